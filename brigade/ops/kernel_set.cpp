@@ -1,5 +1,6 @@
 #include "brigade/ops/kernel_set.h"
 
+#include <algorithm>
 #include <string>
 
 #include "brigade/ops/describe.h"
@@ -15,6 +16,52 @@ void KernelSet::linear_input_grads(
     const std::vector<LinearOperands>& each) const {
   for (const LinearOperands& one : each)
     linear_input_grad(one.x, one.y, one.weight);
+}
+
+namespace {
+
+// The blocks of a symmetric product's rows: with eight, 0.56 of the product is
+// multiplied. Products of fewer rows are slow.
+constexpr int64_t kBlocks = 8;
+constexpr int64_t kFewestRows = 96;
+
+// product [n, n] = a b, known to be symmetric: of each block of rows what is
+// left of the diagonal, mirrored.
+void multiply_symmetric(
+    const KernelSet& kernels,
+    const Tensor& product,
+    const Tensor& a,
+    const Tensor& b) {
+  const int64_t n = a.size(0);
+  const int64_t block = std::max(kFewestRows, n / kBlocks);
+  for (int64_t first = 0; first < n; first += block) {
+    const int64_t rows = std::min(block, n - first);
+    const Tensor strip = product.narrow(0, first, rows);
+    kernels.multiply(
+        strip.narrow(1, 0, first + rows),
+        a.narrow(0, first, rows),
+        b.narrow(1, 0, first + rows),
+        Destination::kOverwrite);
+    if (first > 0)
+      product.narrow(0, 0, first)
+          .narrow(1, first, rows)
+          .copy_(strip.narrow(1, 0, first).t());
+  }
+}
+
+}  // namespace
+
+void KernelSet::add_product(Tensor y, const AddedProduct& p) const {
+  Tensor product = torch::empty(y.sizes(), y.options().dtype(torch::kFloat));
+  if (p.is_symmetric)
+    multiply_symmetric(*this, product, p.a, p.b);
+  else
+    multiply(product, p.a, p.b, Destination::kOverwrite);
+  if (p.alpha != 1)
+    product.mul_(p.alpha);
+  if (p.c.defined())
+    product.add_(p.c, p.beta);
+  y.copy_(product);
 }
 
 namespace {

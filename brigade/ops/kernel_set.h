@@ -108,6 +108,18 @@ struct LinearOperands {
   Tensor y;
 };
 
+// alpha a b + beta c, all of one dtype and dense in one dim: a [M, K], b [K, N],
+// c [M, N] contiguous or undefined.
+struct AddedProduct {
+  const Tensor& a;
+  const Tensor& b;
+  double alpha = 1;
+  Tensor c = {};
+  double beta = 0;
+  // Of results known to be symmetric little more than half is multiplied.
+  bool is_symmetric = false;
+};
+
 // What decides how many tokens of the head a kernel set takes at once.
 struct HeadSize {
   int64_t tokens = 0;
@@ -244,11 +256,8 @@ class KernelSet {
       const Tensor& b,
       Destination destination) const = 0;
 
-  // Whether half of x x^T, block by block by multiply(), takes less time than
-  // the whole by linear(), x: [n, m].
-  virtual bool halves_symmetric_products(const Tensor& /*x*/) const {
-    return true;
-  }
+  // y [M, N] = alpha a b + beta c, rounded once.
+  virtual void add_product(Tensor y, const AddedProduct& product) const;
 
   // Rows of weight [V, C] by id: int64 [..] to [.., C].
   virtual Tensor embedding(const Tensor& weight, const Tensor& ids) const = 0;

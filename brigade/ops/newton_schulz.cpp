@@ -12,71 +12,14 @@ namespace {
 
 constexpr const char* kOp = "newton_schulz";
 
-// The blocks of a symmetric product's rows: with eight, 0.56 of the product is
-// multiplied. Products of fewer rows are slow.
-constexpr int64_t kBlocks = 8;
-constexpr int64_t kFewestRows = 96;
-
-// a b [n, n] in float32, where it is known to be symmetric: of each block of
-// rows what is left of the diagonal, mirrored.
-Tensor multiply_symmetric(const Tensor& a, const Tensor& b, Kernels kernels) {
-  const int64_t n = a.size(0);
-  const int64_t block = std::max(kFewestRows, n / kBlocks);
-  const auto& set = choose_kernels(kOp, kernels, {&a, &b});
-  Tensor product = torch::empty({n, n}, torch::kFloat);
-  for (int64_t first = 0; first < n; first += block) {
-    const int64_t rows = std::min(block, n - first);
-    Tensor strip = product.narrow(0, first, rows);
-    Tensor left = strip.narrow(1, 0, first + rows);
-    set.multiply(
-        left,
-        a.narrow(0, first, rows),
-        b.narrow(1, 0, first + rows),
-        Destination::kOverwrite);
-    if (first > 0)
-      product.narrow(0, 0, first)
-          .narrow(1, first, rows)
-          .copy_(strip.narrow(1, 0, first).t());
-  }
-  return product;
-}
-
-// x x^T, rounded once to x's dtype.
-Tensor gram_of(const Tensor& x, Kernels kernels) {
-  if (!x.is_cpu())
-    return at::mm(x, x.t());
-  const auto& set = choose_kernels(kOp, kernels, {&x});
-  if (set.halves_symmetric_products(x))
-    return multiply_symmetric(x, x.t(), kernels).to(x.scalar_type());
-  Tensor gram = torch::empty({x.size(0), x.size(0)}, x.options());
-  set.linear(gram, x, x, {});
-  return gram;
-}
-
-// beta c + alpha a c, rounded once to the operands' dtype; a is symmetric, and
-// so is a c where c is a.
-Tensor add_product(
-    const Tensor& c,
-    double beta,
-    const Tensor& a,
-    double alpha,
-    Kernels kernels) {
-  if (!a.is_cpu())
-    return at::addmm(c, a, c, beta, alpha);
-  const auto& set = choose_kernels(kOp, kernels, {&a, &c});
-  Tensor product;
-  if (alpha != 0 && !set.halves_symmetric_products(c)) {
-    product = c.to(torch::kFloat).mul_(beta / alpha);
-    set.linear_weight_grad(product, a, c);
-    return (alpha == 1 ? product : product.mul_(alpha)).to(a.scalar_type());
-  }
-  if (c.is_same(a)) {
-    product = multiply_symmetric(a, c, kernels);
-  } else {
-    product = torch::empty(c.sizes(), torch::kFloat);
-    set.multiply(product, a, c, Destination::kOverwrite);
-  }
-  return product.mul_(alpha).add_(c, beta).to(a.scalar_type());
+// alpha a b + beta c, rounded once to the operands' dtype.
+Tensor add_product(const AddedProduct& p, Kernels kernels) {
+  if (!p.a.is_cpu())
+    return p.c.defined() ? at::addmm(p.c, p.a, p.b, p.beta, p.alpha)
+                         : at::mm(p.a, p.b);
+  Tensor y = torch::empty({p.a.size(0), p.b.size(1)}, p.a.options());
+  choose_kernels(kOp, kernels, {&p.a, &p.b}).add_product(y, p);
+  return y;
 }
 
 // A sum in double overflows for no matrix of float32.
@@ -107,9 +50,17 @@ Tensor newton_schulz(const Tensor& matrix, const NewtonSchulzOptions& options) {
   x = x / norm.clamp_min(options.eps).to(x.device());
   const auto [a, b, c] = options.coefficients;
   for (int step = 0; step < options.steps; ++step) {
-    const Tensor gram = gram_of(x, options.kernels);
-    const Tensor factor = add_product(gram, b, gram, c, options.kernels);
-    x = add_product(x, a, factor, 1, options.kernels);
+    const Tensor gram = add_product(
+        {.a = x, .b = x.t(), .is_symmetric = true}, options.kernels);
+    const Tensor factor = add_product(
+        {.a = gram,
+         .b = gram,
+         .alpha = c,
+         .c = gram,
+         .beta = b,
+         .is_symmetric = true},
+        options.kernels);
+    x = add_product({.a = factor, .b = x, .c = x, .beta = a}, options.kernels);
   }
   return (is_tall ? x.t() : x).to(torch::kFloat).contiguous();
 }

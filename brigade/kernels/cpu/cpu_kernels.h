@@ -61,7 +61,7 @@ class CpuKernels final : public KernelSet {
       const Tensor& b,
       Destination destination) const override;
 
-  bool halves_symmetric_products(const Tensor& x) const override;
+  void add_product(Tensor y, const AddedProduct& product) const override;
 
   Tensor embedding(const Tensor& weight, const Tensor& ids) const override;
   void embedding_weight_grad(

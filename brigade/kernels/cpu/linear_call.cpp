@@ -134,9 +134,27 @@ void CpuKernels::multiply(
   product(a, b, c, destination);
 }
 
-// Tiles of ours take the whole at once, and leave oneDNN's blocks behind.
-bool CpuKernels::halves_symmetric_products(const Tensor& x) const {
-  return !linear_kernel_fits(x, x);
+void CpuKernels::add_product(Tensor y, const AddedProduct& p) const {
+  const bool in_rows = p.b.stride(1) == 1;
+  const Tensor weight = in_rows ? p.b : p.b.t();
+  if (!linear_kernel_fits(p.a, weight) || p.a.stride(1) != 1) {
+    KernelSet::add_product(y, p);
+    return;
+  }
+  linear_product(
+      {.x = data<uint16_t>(p.a),
+       .weight = data<uint16_t>(weight),
+       .y = data<uint16_t>(y),
+       .rows = y.size(0),
+       .columns = y.size(1),
+       .depth = p.a.size(1),
+       .x_stride = p.a.stride(0),
+       .y_stride = y.stride(0),
+       .weight_in_rows = in_rows,
+       .alpha = static_cast<float>(p.alpha),
+       .addend = p.c.defined() ? data<uint16_t>(p.c) : nullptr,
+       .beta = static_cast<float>(p.beta),
+       .is_symmetric = p.is_symmetric});
 }
 
 void CpuKernels::linear(

@@ -7,6 +7,7 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <cmath>
 #include <tuple>
 
 #include "brigade/base/check.h"
@@ -103,6 +104,14 @@ void pack_weight(
         packed);
 }
 
+// Of a symmetric result, as far as the diagonal's last tile.
+int64_t wanted_columns(const LinearProduct& p, const Block& block) {
+  if (!p.is_symmetric)
+    return block.columns.size();
+  return std::min(block.columns.end, round_up(block.rows.end, kPanel)) -
+         block.columns.begin;
+}
+
 // sums [rows, columns] = or += x's rows times the packed block, and y from them
 // after the last depth.
 void multiply_rows(
@@ -113,13 +122,14 @@ void multiply_rows(
     const uint16_t* packed,
     float* sums) {
   const int64_t chunk = even_chunk(block.depth.size(), kChunk, kDepth);
+  const int64_t wanted = wanted_columns(p, block);
   for (int64_t k = 0; k < block.depth.size(); k += chunk) {
     tile_product(TileProduct<uint16_t>{
         .a = x + k,
         .b = packed + k * kPanel,
         .c = sums,
         .m = round_up(block.rows.size(), kRowTile),
-        .n = block.columns.size(),
+        .n = wanted,
         .k = std::min(chunk, block.depth.size() - k),
         .a_stride = x_stride,
         .panel_stride = block.depth.size() * kPanel,
@@ -128,11 +138,18 @@ void multiply_rows(
   }
   if (block.depth.end < p.depth)
     return;
-  for (int64_t row = 0; row < block.rows.size(); ++row)
-    round_row(
-        sums + row * block.columns.size(),
-        block.columns.size(),
-        p.y + (block.rows.begin + row) * p.y_stride + block.columns.begin);
+  for (int64_t row = 0; row < block.rows.size(); ++row) {
+    float* from = sums + row * block.columns.size();
+    const int64_t y_row = block.rows.begin + row;
+    if (p.addend != nullptr)
+      add_scaled_row(
+          p.alpha,
+          p.addend + y_row * p.columns + block.columns.begin,
+          p.beta,
+          wanted,
+          from);
+    round_row(from, wanted, p.y + y_row * p.y_stride + block.columns.begin);
+  }
 }
 
 // The last rows, less than a tile, from a copy filled up with zeros.
@@ -210,13 +227,45 @@ void linear_part(const LinearProduct& p, Range rows, Range columns) {
     for (int64_t column = columns.begin; column < columns.end;
          column += width) {
       const Range wide{column, std::min(columns.end, column + width)};
-      for (int64_t k = 0; k < p.depth; k += depth) {
+      Range tall = some;
+      if (p.is_symmetric)
+        tall.begin = std::clamp(column, some.begin, some.end);
+      for (int64_t k = 0; k < p.depth && tall.size() > 0; k += depth) {
         const Range deep{k, std::min(p.depth, k + depth)};
         pack_weight(p, wide, deep, packed);
-        multiply_block(p, {some, wide, deep}, packed, sums, keeps_sums);
+        multiply_block(p, {tall, wide, deep}, packed, sums, keeps_sums);
       }
     }
   }
+}
+
+// The lower half by equal areas of columns, then the upper one from it.
+void symmetric_product(const LinearProduct& p) {
+  const int64_t parts = at::in_parallel_region() ? 1 : at::get_num_threads();
+  const auto cut = [&](int64_t part) {
+    const double left = 1 - static_cast<double>(part) / parts;
+    const double columns = p.columns * (1 - std::sqrt(left));
+    return part == parts
+               ? p.columns
+               : static_cast<int64_t>(columns / kPanel + 0.5) * kPanel;
+  };
+  at::parallel_for(0, parts, 1, [&](int64_t begin, int64_t end) {
+    const Range columns{cut(begin), cut(end)};
+    if (columns.size() > 0)
+      linear_part(p, {columns.begin, p.rows}, columns);
+  });
+  at::parallel_for(0, p.rows / kPanel, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin * kPanel; row < end * kPanel; row += kPanel) {
+      if (row > 0)
+        transpose(
+            p.y + row * p.y_stride,
+            p.y_stride,
+            kPanel,
+            row,
+            p.y + row,
+            p.y_stride);
+    }
+  });
 }
 
 // --- weight_grad += output_grad^T x -----------------------------------------
@@ -324,6 +373,15 @@ bool has_weight_kernel(int64_t out, int64_t in) {
 }
 
 void linear_product(const LinearProduct& p) {
+  if (p.is_symmetric) {
+    BRIGADE_ASSERT(
+        p.rows == p.columns && p.rows % kPanel == 0,
+        "{} x {} is symmetric",
+        p.rows,
+        p.columns);
+    symmetric_product(p);
+    return;
+  }
   for_grid(p.rows, p.columns, [&](const Range& rows, const Range& columns) {
     linear_part(p, rows, columns);
   });

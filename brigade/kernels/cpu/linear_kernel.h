@@ -14,8 +14,8 @@ constexpr int64_t kFewestTileRows = 32;
 bool has_linear_kernel(int64_t out, int64_t in);
 bool has_weight_kernel(int64_t out, int64_t in);
 
-// y = x weight^T, or y = x weight where weight_in_rows, each element rounded
-// once.
+// y = alpha x weight^T + beta addend, or with x weight where weight_in_rows,
+// each element rounded once.
 struct LinearProduct {
   const uint16_t* x;       // [rows, depth], rows x_stride apart
   const uint16_t* weight;  // [columns, depth] or [depth, columns], dense
@@ -23,6 +23,12 @@ struct LinearProduct {
   int64_t rows, columns, depth;
   int64_t x_stride, y_stride;
   bool weight_in_rows;
+  float alpha = 1;
+  const uint16_t* addend = nullptr;  // [rows, columns], dense
+  float beta = 0;
+  // y [rows, rows] is known to be: what is below its diagonal is multiplied and
+  // mirrored. Where has_linear_kernel(rows, rows).
+  bool is_symmetric = false;
 };
 
 // By the calling thread's team; an element does not depend on its size, here

@@ -1,4 +1,4 @@
-// float32 rows rounded to bf16.
+// float32 rows, added to and rounded to bf16.
 #include "brigade/kernels/cpu/simd_targets.h"
 #include "brigade/kernels/cpu/tile_product.h"
 
@@ -19,6 +19,22 @@ void round_row_simd(const float* from, int64_t numel, uint16_t* to) {
       });
 }
 
+void add_scaled_row_simd(
+    float alpha,
+    const uint16_t* addend,
+    float beta,
+    int64_t numel,
+    float* sums) {
+  const DF df;
+  const auto scale = hn::Set(df, alpha);
+  const auto share = hn::Set(df, beta);
+  for_vectors(
+      static_cast<size_t>(numel), [&](size_t i, auto get, auto put) HWY_ATTR {
+        put(hn::MulAdd(scale, get(sums + i), hn::Mul(share, get(addend + i))),
+            sums + i);
+      });
+}
+
 }  // namespace brigade::ops::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -26,12 +42,22 @@ HWY_AFTER_NAMESPACE();
 namespace brigade::ops {
 namespace {
 HWY_EXPORT(round_row_simd);
+HWY_EXPORT(add_scaled_row_simd);
 }  // namespace
 
 void round_row(const float* from, int64_t numel, uint16_t* to) {
   if (detail::has_tile_kind(detail::TileKind::kAvx512Bf16))
     return detail::round_row_avx512_bf16(from, numel, to);
   HWY_DYNAMIC_DISPATCH(round_row_simd)(from, numel, to);
+}
+
+void add_scaled_row(
+    float alpha,
+    const uint16_t* addend,
+    float beta,
+    int64_t numel,
+    float* sums) {
+  HWY_DYNAMIC_DISPATCH(add_scaled_row_simd)(alpha, addend, beta, numel, sums);
 }
 
 }  // namespace brigade::ops

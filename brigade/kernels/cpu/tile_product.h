@@ -112,6 +112,14 @@ void transpose(
 // to = from, rounded to bf16; what is too small for a normal bf16 may be 0.
 void round_row(const float* from, int64_t numel, uint16_t* to);
 
+// sums = alpha sums + beta addend (bf16).
+void add_scaled_row(
+    float alpha,
+    const uint16_t* addend,
+    float beta,
+    int64_t numel,
+    float* sums);
+
 // The instructions that tile_product() uses for bf16 here: "amx",
 // "avx512_bf16", "bfmmla" or Highway's name of the target that its kernels run
 // on.

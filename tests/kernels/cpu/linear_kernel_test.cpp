@@ -9,6 +9,7 @@
 
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "brigade/base/error.h"
@@ -147,6 +148,31 @@ TEST_P(LinearKernel, AddsTheWeightGradientAsDoubleDoes) {
       1e-6);
 }
 
+TEST_P(LinearKernel, AddsToTheScaledProductBeforeItRounds) {
+  const Size size = GetParam();
+  const Tensor x = bf16({size.tokens, size.in});
+  const Tensor weight = bf16({size.in, size.out});
+  const Tensor addend = 64 * bf16({size.tokens, size.out});
+  const Tensor y = torch::empty_like(addend);
+  linear_product(
+      {.x = data<uint16_t>(x),
+       .weight = data<uint16_t>(weight),
+       .y = data<uint16_t>(y),
+       .rows = size.tokens,
+       .columns = size.out,
+       .depth = size.in,
+       .x_stride = size.in,
+       .y_stride = size.out,
+       .weight_in_rows = true,
+       .alpha = -0.5F,
+       .addend = data<uint16_t>(addend),
+       .beta = 0.75F});
+  EXPECT_LT(
+      relative_error(
+          y, 0.75 * wide(addend) - 0.5 * wide(x).matmul(wide(weight))),
+      kRounding);
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Sizes,
     LinearKernel,
@@ -187,6 +213,46 @@ INSTANTIATE_TEST_SUITE_P(
     LinearKernelThreads,
     ::testing::Values(Size{210, 1216, 352}, Size{32, 32, 32}, Size{64, 64, 64}),
     [](const auto& test) { return std::to_string(test.param.tokens); });
+
+// Of one block of columns, of several, of sums that are kept; exactly what the
+// whole product is, whatever the threads.
+TEST(SymmetricProduct, IsTheWholeOneMirrored) {
+  torch::manual_seed(3);
+  const int threads = at::get_num_threads();
+  for (const auto& [n, depth] : std::vector<std::pair<int64_t, int64_t>>{
+           {32, 32}, {96, 64}, {576, 1536}, {1216, 96}}) {
+    const Tensor x = bf16({n, depth});
+    const Tensor addend = bf16({n, n});
+    const Tensor mirrored = addend + addend.t();
+    LinearProduct product{
+        .x = data<uint16_t>(x),
+        .weight = data<uint16_t>(x),
+        .rows = n,
+        .columns = n,
+        .depth = depth,
+        .x_stride = depth,
+        .y_stride = n + 8,
+        .weight_in_rows = false,
+        .alpha = 0.5F,
+        .addend = data<uint16_t>(mirrored),
+        .beta = 2};
+    const Tensor rows = torch::full({n, n + 8}, 7.0F).to(torch::kBFloat16);
+    Tensor whole = rows.clone();
+    product.y = data<uint16_t>(whole);
+    linear_product(product);
+    product.is_symmetric = true;
+    for (const int count : {1, 2, 5}) {
+      at::set_num_threads(count);
+      Tensor half = rows.clone();
+      product.y = data<uint16_t>(half);
+      linear_product(product);
+      EXPECT_TRUE(half.narrow(1, 0, n).equal(half.narrow(1, 0, n).t())) << n;
+      EXPECT_LT(relative_error(half, wide(whole)), 1e-4) << n;
+      EXPECT_TRUE(half.narrow(1, n, 8).eq(7.0).all().item<bool>()) << n;
+    }
+    at::set_num_threads(threads);
+  }
+}
 
 // A NaN of one token stays in its row.
 TEST(LinearKernelNan, StaysVisible) {
