@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "brigade/ops/adamw.h"
 #include "brigade/ops/describe.h"
@@ -12,20 +13,31 @@ namespace {
 
 constexpr const char* kOp = "newton_schulz";
 
-// alpha a b + beta c, rounded once to the operands' dtype.
-Tensor add_product(const AddedProduct& p, Kernels kernels) {
-  if (!p.a.is_cpu())
-    return p.c.defined() ? at::addmm(p.c, p.a, p.b, p.beta, p.alpha)
-                         : at::mm(p.a, p.b);
-  Tensor y = torch::empty({p.a.size(0), p.b.size(1)}, p.a.options());
-  choose_kernels(kOp, kernels, {&p.a, &p.b}).add_product(y, p);
-  return y;
+void add_product(Tensor& y, const AddedProduct& p, Kernels kernels) {
+  if (p.a.is_cpu())
+    choose_kernels(kOp, kernels, {&p.a, &p.b}).add_product(y, p);
+  else if (p.c.defined())
+    at::addmm_out(y, p.c, p.a, p.b, p.beta, p.alpha);
+  else
+    at::mm_out(y, p.a, p.b);
 }
+
+// A part that a cache holds.
+constexpr int64_t kPart = 16384;
 
 // A sum in double overflows for no matrix of float32.
 double norm_of(const Tensor& x, Kernels kernels) {
-  const Tensor wide = x.to(torch::kFloat).contiguous().view({-1});
-  return std::sqrt(sum_of_squares(wide, kernels).item<double>());
+  const Tensor flat = x.view({-1});
+  if (!x.is_cpu() || x.scalar_type() == torch::kFloat)
+    return std::sqrt(
+        sum_of_squares(flat.to(torch::kFloat), kernels).item<double>());
+  double sum = 0;
+  for (int64_t first = 0; first < flat.numel(); first += kPart) {
+    const Tensor part =
+        flat.narrow(0, first, std::min(kPart, flat.numel() - first));
+    sum += sum_of_squares(part.to(torch::kFloat), kernels).item<double>();
+  }
+  return std::sqrt(sum);
 }
 
 }  // namespace
@@ -47,12 +59,17 @@ Tensor newton_schulz(const Tensor& matrix, const NewtonSchulzOptions& options) {
   // torch has the norm in the dtype of the products.
   const Tensor norm =
       torch::full({}, norm_of(x, options.kernels), torch::kDouble).to(dtype);
-  x = x / norm.clamp_min(options.eps).to(x.device());
+  const Tensor divisor = norm.clamp_min(options.eps).to(x.device());
+  x = x.is_alias_of(matrix) ? x / divisor : x.div_(divisor);
   const auto [a, b, c] = options.coefficients;
+  Tensor gram = torch::empty({x.size(0), x.size(0)}, x.options());
+  Tensor factor = torch::empty_like(gram);
+  Tensor next = torch::empty_like(x);
   for (int step = 0; step < options.steps; ++step) {
-    const Tensor gram = add_product(
-        {.a = x, .b = x.t(), .is_symmetric = true}, options.kernels);
-    const Tensor factor = add_product(
+    add_product(
+        gram, {.a = x, .b = x.t(), .is_symmetric = true}, options.kernels);
+    add_product(
+        factor,
         {.a = gram,
          .b = gram,
          .alpha = c,
@@ -60,7 +77,9 @@ Tensor newton_schulz(const Tensor& matrix, const NewtonSchulzOptions& options) {
          .beta = b,
          .is_symmetric = true},
         options.kernels);
-    x = add_product({.a = factor, .b = x, .c = x, .beta = a}, options.kernels);
+    add_product(
+        next, {.a = factor, .b = x, .c = x, .beta = a}, options.kernels);
+    std::swap(x, next);
   }
   return (is_tall ? x.t() : x).to(torch::kFloat).contiguous();
 }

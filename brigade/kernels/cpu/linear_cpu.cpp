@@ -19,6 +19,7 @@ namespace {
 
 constexpr int64_t kChunk = 288;       // depth of rows in the first-level cache
 constexpr int64_t kBlockRows = 32;    // such rows
+constexpr int64_t kSumColumns = 128;  // of which their sums stay there too
 constexpr int64_t kPacked = 300'000;  // elements of a packed block
 constexpr int64_t kColumns = 512;     // its columns at most,
 constexpr int64_t kDepthAtOnce = 1024;  // and its depth
@@ -112,8 +113,33 @@ int64_t wanted_columns(const LinearProduct& p, const Block& block) {
          block.columns.begin;
 }
 
+// y's columns from `first` on, of sums that are complete.
+void round_sums(
+    const LinearProduct& p,
+    const Block& block,
+    const float* sums,
+    int64_t first,
+    int64_t columns) {
+  for (int64_t row = 0; row < block.rows.size(); ++row) {
+    const float* from = sums + row * block.columns.size() + first;
+    const int64_t y_row = block.rows.begin + row;
+    const int64_t column = block.columns.begin + first;
+    uint16_t* to = p.y + y_row * p.y_stride + column;
+    if (p.addend == nullptr)
+      round_row(from, columns, to);
+    else
+      round_scaled_sum(
+          {.a = from,
+           .alpha = p.alpha,
+           .b = p.addend + y_row * p.columns + column,
+           .beta = p.beta},
+          columns,
+          to);
+  }
+}
+
 // sums [rows, columns] = or += x's rows times the packed block, and y from them
-// after the last depth.
+// after the last depth, while the first-level cache still holds them.
 void multiply_rows(
     const LinearProduct& p,
     const Block& block,
@@ -121,34 +147,26 @@ void multiply_rows(
     int64_t x_stride,
     const uint16_t* packed,
     float* sums) {
-  const int64_t chunk = even_chunk(block.depth.size(), kChunk, kDepth);
+  const int64_t depth = block.depth.size();
+  const int64_t chunk = even_chunk(depth, kChunk, kDepth);
   const int64_t wanted = wanted_columns(p, block);
-  for (int64_t k = 0; k < block.depth.size(); k += chunk) {
-    tile_product(TileProduct<uint16_t>{
-        .a = x + k,
-        .b = packed + k * kPanel,
-        .c = sums,
-        .m = round_up(block.rows.size(), kRowTile),
-        .n = wanted,
-        .k = std::min(chunk, block.depth.size() - k),
-        .a_stride = x_stride,
-        .panel_stride = block.depth.size() * kPanel,
-        .c_stride = block.columns.size(),
-        .add = k + block.depth.begin > 0});
-  }
-  if (block.depth.end < p.depth)
-    return;
-  for (int64_t row = 0; row < block.rows.size(); ++row) {
-    float* from = sums + row * block.columns.size();
-    const int64_t y_row = block.rows.begin + row;
-    if (p.addend != nullptr)
-      add_scaled_row(
-          p.alpha,
-          p.addend + y_row * p.columns + block.columns.begin,
-          p.beta,
-          wanted,
-          from);
-    round_row(from, wanted, p.y + y_row * p.y_stride + block.columns.begin);
+  for (int64_t column = 0; column < wanted; column += kSumColumns) {
+    const int64_t columns = std::min(kSumColumns, wanted - column);
+    for (int64_t k = 0; k < depth; k += chunk) {
+      tile_product(TileProduct<uint16_t>{
+          .a = x + k,
+          .b = packed + column * depth + k * kPanel,
+          .c = sums + column,
+          .m = round_up(block.rows.size(), kRowTile),
+          .n = columns,
+          .k = std::min(chunk, depth - k),
+          .a_stride = x_stride,
+          .panel_stride = depth * kPanel,
+          .c_stride = block.columns.size(),
+          .add = k + block.depth.begin > 0});
+    }
+    if (block.depth.end == p.depth)
+      round_sums(p, block, sums, column, columns);
   }
 }
 

@@ -1,4 +1,4 @@
-// float32 rows, added to and rounded to bf16.
+// float32 rows, scaled, added to and rounded to bf16.
 #include "brigade/kernels/cpu/simd_targets.h"
 #include "brigade/kernels/cpu/tile_product.h"
 
@@ -19,19 +19,14 @@ void round_row_simd(const float* from, int64_t numel, uint16_t* to) {
       });
 }
 
-void add_scaled_row_simd(
-    float alpha,
-    const uint16_t* addend,
-    float beta,
-    int64_t numel,
-    float* sums) {
+void round_scaled_sum_simd(const ScaledSum& sum, int64_t numel, uint16_t* to) {
   const DF df;
-  const auto scale = hn::Set(df, alpha);
-  const auto share = hn::Set(df, beta);
+  const auto alpha = hn::Set(df, sum.alpha);
+  const auto beta = hn::Set(df, sum.beta);
   for_vectors(
       static_cast<size_t>(numel), [&](size_t i, auto get, auto put) HWY_ATTR {
-        put(hn::MulAdd(scale, get(sums + i), hn::Mul(share, get(addend + i))),
-            sums + i);
+        put(hn::MulAdd(alpha, get(sum.a + i), hn::Mul(beta, get(sum.b + i))),
+            to + i);
       });
 }
 
@@ -42,7 +37,7 @@ HWY_AFTER_NAMESPACE();
 namespace brigade::ops {
 namespace {
 HWY_EXPORT(round_row_simd);
-HWY_EXPORT(add_scaled_row_simd);
+HWY_EXPORT(round_scaled_sum_simd);
 }  // namespace
 
 void round_row(const float* from, int64_t numel, uint16_t* to) {
@@ -51,13 +46,10 @@ void round_row(const float* from, int64_t numel, uint16_t* to) {
   HWY_DYNAMIC_DISPATCH(round_row_simd)(from, numel, to);
 }
 
-void add_scaled_row(
-    float alpha,
-    const uint16_t* addend,
-    float beta,
-    int64_t numel,
-    float* sums) {
-  HWY_DYNAMIC_DISPATCH(add_scaled_row_simd)(alpha, addend, beta, numel, sums);
+void round_scaled_sum(const ScaledSum& sum, int64_t numel, uint16_t* to) {
+  if (detail::has_tile_kind(detail::TileKind::kAvx512Bf16))
+    return detail::round_scaled_sum_avx512_bf16(sum, numel, to);
+  HWY_DYNAMIC_DISPATCH(round_scaled_sum_simd)(sum, numel, to);
 }
 
 }  // namespace brigade::ops

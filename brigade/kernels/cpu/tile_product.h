@@ -112,13 +112,14 @@ void transpose(
 // to = from, rounded to bf16; what is too small for a normal bf16 may be 0.
 void round_row(const float* from, int64_t numel, uint16_t* to);
 
-// sums = alpha sums + beta addend (bf16).
-void add_scaled_row(
-    float alpha,
-    const uint16_t* addend,
-    float beta,
-    int64_t numel,
-    float* sums);
+// to = alpha a + beta b, rounded so.
+struct ScaledSum {
+  const float* a;
+  float alpha;
+  const uint16_t* b;  // bf16
+  float beta;
+};
+void round_scaled_sum(const ScaledSum& sum, int64_t numel, uint16_t* to);
 
 // The instructions that tile_product() uses for bf16 here: "amx",
 // "avx512_bf16", "bfmmla" or Highway's name of the target that its kernels run
@@ -138,6 +139,10 @@ void tile_product_avx512_bf16(const TileProduct<uint16_t>& p);
 void tile_product_amx(const TileProduct<uint16_t>& p);
 void tile_product_bfmmla(const TileProduct<uint16_t>& p);
 void round_row_avx512_bf16(const float* from, int64_t numel, uint16_t* to);
+void round_scaled_sum_avx512_bf16(
+    const ScaledSum& sum,
+    int64_t numel,
+    uint16_t* to);
 void configure_amx();
 void release_amx();
 }  // namespace detail

@@ -8,7 +8,12 @@
 #if defined(__x86_64__)
 
 #include <cpuid.h>
+// GCC 12 takes its own header's undefined vectors for a mistake (GCC's 105593).
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #include <immintrin.h>
+#pragma GCC diagnostic pop
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -323,6 +328,25 @@ round_row_avx512_bf16(const float* from, int64_t numel, uint16_t* to) {
   }
 }
 
+__attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16"))) void
+round_scaled_sum_avx512_bf16(
+    const ScaledSum& sum,
+    int64_t numel,
+    uint16_t* to) {
+  const __m512 alpha = _mm512_set1_ps(sum.alpha);
+  const __m512 beta = _mm512_set1_ps(sum.beta);
+  for (int64_t i = 0; i < numel; i += 16) {
+    const int64_t left = std::min<int64_t>(16, numel - i);
+    const auto lanes = static_cast<__mmask16>((1U << left) - 1);
+    const __m512 b = _mm512_castsi512_ps(_mm512_slli_epi32(
+        _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(lanes, sum.b + i)), 16));
+    const __m512 value = _mm512_fmadd_ps(
+        alpha, _mm512_maskz_loadu_ps(lanes, sum.a + i), _mm512_mul_ps(beta, b));
+    _mm256_mask_storeu_epi16(
+        to + i, lanes, reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(value)));
+  }
+}
+
 }  // namespace brigade::ops::detail
 
 #else  // not x86
@@ -339,6 +363,9 @@ void tile_product_amx(const TileProduct<uint16_t>&) {
   BRIGADE_ASSERT(false, "no AMX on this processor");
 }
 void round_row_avx512_bf16(const float*, int64_t, uint16_t*) {
+  BRIGADE_ASSERT(false, "no AVX512-BF16 on this processor");
+}
+void round_scaled_sum_avx512_bf16(const ScaledSum&, int64_t, uint16_t*) {
   BRIGADE_ASSERT(false, "no AVX512-BF16 on this processor");
 }
 void tile_product_avx512_bf16(const TileProduct<uint16_t>&) {
