@@ -29,7 +29,7 @@ constexpr int64_t kTransposed = 256;  // columns of output_grad in the cache
 // So few tokens that the gradient's way from memory and back takes longest: it
 // passes by in the order of memory, a few rows at a time.
 constexpr int64_t kFewTokens = 128;
-constexpr int64_t kPassingRows = 8;
+constexpr int64_t kPassingRows = 8;        // of packed ones
 constexpr int64_t kPassingColumns = 2048;  // at most
 
 struct Range {
@@ -338,8 +338,8 @@ void add_columns(
     const Range& inputs,
     const uint16_t* turned) {
   const bool packed = packed_left_fits();
-  const bool passes = packed && run.padded <= kFewTokens;
-  const int64_t height = passes ? kPassingRows : kBlockRows;
+  const bool passes = run.padded <= kFewTokens;
+  const int64_t height = passes && packed ? kPassingRows : kBlockRows;
   const int64_t width =
       even_chunk(inputs.size(), passes ? kPassingColumns : kChunk, kPanel);
   const bool is_whole = passes && width == p.in;

@@ -53,7 +53,7 @@ struct TileProduct {
   // there in columns need not be transposed. Where packed_left_fits().
   bool a_packed = false;
   // What the caller reads after this product, if that lies in memory and not in
-  // cache: asked for meanwhile, a few lines a block (AVX512-BF16 alone).
+  // cache: asked for meanwhile, a few lines a block (AMX and AVX512-BF16).
   Soon soon = {};
 };
 void tile_product(const TileProduct<float>& p);

@@ -59,12 +59,41 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {};
 };
 
+// Asks for a stretch of memory, a share of its lines at each of `calls` calls.
+class FetchAhead {
+ public:
+  FetchAhead(const Soon& soon, int64_t calls)
+      : next_(static_cast<const char*>(soon.data)),
+        level_(soon.level),
+        lines_((soon.bytes + kLine - 1) / kLine),
+        share_(calls == 0 ? 0 : (lines_ + calls - 1) / calls) {}
+  void fetch_share() {
+    const int64_t lines = std::min(share_, lines_);
+    for (int64_t line = 0; line < lines; ++line) {
+      if (level_ == CacheLevel::kFirst)
+        _mm_prefetch(next_ + line * kLine, _MM_HINT_T0);
+      else
+        _mm_prefetch(next_ + line * kLine, _MM_HINT_T1);
+    }
+    next_ += lines * kLine;
+    lines_ -= lines;
+  }
+
+ private:
+  static constexpr int64_t kLine = 64;
+  const char* next_;
+  CacheLevel level_;
+  int64_t lines_;  // left
+  int64_t share_;
+};
+
 // Tiles 0-3 are sums, 4-5 rows of a, 6-7 columns of b. One 32 x 32 block.
 __attribute__((target("amx-tile,amx-bf16"))) void block_32x32(
     const TileProduct<uint16_t>& p,
     const uint16_t* a,
     const uint16_t* b,
-    float* c) {
+    float* c,
+    FetchAhead& ahead) {
   const int64_t c_bytes = p.c_stride * 4;
   const int64_t a_bytes = p.a_stride * 2;
   constexpr int64_t kBBytes = kPanel * 4;
@@ -82,6 +111,7 @@ __attribute__((target("amx-tile,amx-bf16"))) void block_32x32(
   }
   for (int64_t k = 0; k < p.k; k += kDepth) {
     const uint16_t* panel = b + k * kPanel;
+    ahead.fetch_share();
     _tile_loadd(4, a + k, a_bytes);
     _tile_loadd(6, panel, kBBytes);
     _tile_loadd(7, panel + 32, kBBytes);
@@ -175,34 +205,6 @@ __attribute__((target("avx512f,avx512bf16"))) void dot_block(
 // Below this depth the sums of a product are few enough to be in cache.
 constexpr int64_t kFetchDepth = 128;
 
-// Asks for a stretch of memory, a share of its lines at each block.
-class FetchAhead {
- public:
-  FetchAhead(const Soon& soon, int64_t blocks)
-      : next_(static_cast<const char*>(soon.data)),
-        level_(soon.level),
-        lines_((soon.bytes + kLine - 1) / kLine),
-        share_(blocks == 0 ? 0 : (lines_ + blocks - 1) / blocks) {}
-  void fetch_share() {
-    const int64_t lines = std::min(share_, lines_);
-    for (int64_t line = 0; line < lines; ++line) {
-      if (level_ == CacheLevel::kFirst)
-        _mm_prefetch(next_ + line * kLine, _MM_HINT_T0);
-      else
-        _mm_prefetch(next_ + line * kLine, _MM_HINT_T1);
-    }
-    next_ += lines * kLine;
-    lines_ -= lines;
-  }
-
- private:
-  static constexpr int64_t kLine = 64;
-  const char* next_;
-  CacheLevel level_;
-  int64_t lines_;  // left
-  int64_t share_;
-};
-
 template <bool kPackedLeft, bool kAdd>
 void product_by_dots(const TileProduct<uint16_t>& p) {
   const bool fetches = kAdd && p.k >= kFetchDepth;
@@ -282,6 +284,7 @@ void tile_product_amx(const TileProduct<uint16_t>& p) {
   // Rows of a that stay in the first-level cache while the panels pass by.
   constexpr int64_t kCachedNumel = 12 * 1024;
   const int64_t rows = std::max<int64_t>(32, kCachedNumel / p.k / 32 * 32);
+  FetchAhead ahead(p.soon, (p.m / 32) * (p.n / kPanel) * (p.k / kDepth));
   for (int64_t first = 0; first < p.m; first += rows) {
     const int64_t end = std::min(p.m, first + rows);
     for (int64_t n = 0; n < p.n; n += kPanel) {
@@ -291,7 +294,7 @@ void tile_product_amx(const TileProduct<uint16_t>& p) {
         const uint16_t* a = p.a + m * p.a_stride;
         float* c = p.c + m * p.c_stride + n;
         if (wide && end - m >= 32) {
-          block_32x32(p, a, b, c);
+          block_32x32(p, a, b, c, ahead);
           m += 32;
           continue;
         }
