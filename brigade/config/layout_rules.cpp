@@ -115,6 +115,36 @@ void check_run(const TrainConfig& config, Problems& problems) {
         stages));
 }
 
+void check_routers(
+    const TrainingConfig& training,
+    bool has_experts,
+    Problems& problems) {
+  if (has_experts && training.loss.is_of_pairs() &&
+      training.router_aux_loss + training.router_z_loss > 0)
+    problems.push_back(fmt::format(
+        "[config] /training/loss = \"{}\" beside /training/router_aux_loss = "
+        "{} "
+        "and /training/router_z_loss = {}: the routers' losses are means over "
+        "tokens, not over pairs; set both to 0",
+        to_string(training.loss.kind),
+        training.router_aux_loss,
+        training.router_z_loss));
+  if (has_experts && training.loss.is_of_pairs() &&
+      training.expert_capacity_factor > 0)
+    problems.push_back(fmt::format(
+        "[config] /training/loss = \"{}\" beside "
+        "/training/expert_capacity_factor = {}: the reference model drops no "
+        "token, so that the two would differ before the first step; set it to "
+        "0",
+        to_string(training.loss.kind),
+        training.expert_capacity_factor));
+  if (!has_experts && training.expert_capacity_factor > 0)
+    problems.push_back(fmt::format(
+        "[config] /training/expert_capacity_factor = {}: this model has no "
+        "experts; leave it out",
+        training.expert_capacity_factor));
+}
+
 void check_experts(
     const TrainConfig& config,
     const DecoderConfig& decoder,
@@ -142,17 +172,7 @@ void check_experts(
         "set ep_size to a divisor of it, or local_groups to fewer",
         dims.ep,
         dims.replicas() / groups));
-  const TrainingConfig& training = config.training;
-  if (experts > 0 && training.loss.is_of_pairs() &&
-      training.router_aux_loss + training.router_z_loss > 0)
-    problems.push_back(fmt::format(
-        "[config] /training/loss = \"{}\" beside /training/router_aux_loss = "
-        "{} "
-        "and /training/router_z_loss = {}: the routers' losses are means over "
-        "tokens, not over pairs; set both to 0",
-        to_string(training.loss.kind),
-        training.router_aux_loss,
-        training.router_z_loss));
+  check_routers(config.training, experts > 0, problems);
   if (decoder.qk_norm_of_all_heads && dims.tp > 1)
     problems.push_back(fmt::format(
         "[config] /distributed/tp_size = {}: this model's q_norm and k_norm "

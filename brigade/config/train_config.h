@@ -128,6 +128,9 @@ struct TrainingConfig {
   double router_aux_loss = 0.01;
   BalanceOver router_aux_loss_over = BalanceOver::kSequence;
   double router_z_loss = 0;
+  // Of a model with experts: how many tokens of a sequence each takes in
+  // training, over that of even use; 0: all that choose it.
+  double expert_capacity_factor = 0;
   // Of routers with a bias: by how much a step moves it.
   double router_bias_rate = 1e-3;
   OnNonFinite on_non_finite = OnNonFinite::kStop;

@@ -431,6 +431,14 @@ void add_training_schedule(std::vector<ConfigKey>& keys) {
       kCourse,
       "of models with experts: weight of the loss for large router logits");
   group.key(
+      "expert_capacity_factor",
+      &G::expert_capacity_factor,
+      natural,
+      kCourse,
+      "of models with experts: of each sequence an expert takes the first "
+      "tokens that chose it, up to this factor times their number if all were "
+      "used evenly, and drops the others; 0: it takes all. In training alone");
+  group.key(
       "router_bias_rate",
       &G::router_bias_rate,
       natural,

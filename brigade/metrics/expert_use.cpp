@@ -56,8 +56,7 @@ ExpertRows rows_in_line(const std::vector<ExpertUse>& layers, int64_t line) {
 nlohmann::ordered_json to_json(
     const std::vector<ExpertUse>& layers,
     ExpertRows rows) {
-  // No expert has a capacity, so that no token is dropped.
-  nlohmann::ordered_json json = {{"dropped", 0}};
+  nlohmann::ordered_json json = {{"dropped", worst_of(layers).dropped}};
   for (const ExpertUse& layer : layers) {
     json["layers"].push_back(layer.layer);
     json["max_over_mean"].push_back(layer.max_over_mean());
@@ -76,6 +75,7 @@ WorstExpertUse worst_of(const std::vector<ExpertUse>& layers) {
     worst.max_over_mean = std::max(worst.max_over_mean, layer.max_over_mean());
     worst.entropy = std::min(worst.entropy, layer.entropy());
     worst.dead += layer.dead();
+    worst.dropped += layer.dropped;
     worst.router_norm = std::max(worst.router_norm, layer.router_norm);
   }
   return worst;

@@ -15,8 +15,11 @@ namespace brigade {
 // layout.
 struct ExpertUse {
   int64_t layer = 0;  // of the whole model, from 0 on
-  // Tokens that each expert got; together tokens of the step * k.
+  // Tokens that chose each expert; together tokens of the step * k.
   std::vector<int64_t> rows;
+  // Of these choices, those that experts had no room for
+  // (training.expert_capacity_factor).
+  int64_t dropped = 0;
   // The 2-norm of the router's weight, before the step's update.
   double router_norm = 0;
 
@@ -45,15 +48,16 @@ nlohmann::ordered_json to_json(
     const std::vector<ExpertUse>& layers,
     ExpertRows rows);
 
-// The worst layer of a step, for what shows one number; of dead ones the
-// sum.
+// The worst layer of a step, for what shows one number.
 struct WorstExpertUse {
   double max_over_mean = 0;
   double entropy = 1;
-  int64_t dead = 0;  // sum over the layers
+  int64_t dead = 0;
+  int64_t dropped = 0;
   double router_norm = 0;
 };
-// The largest, for entropy the smallest, for dead the sum over the layers.
+// The largest, for entropy the smallest, for dead and dropped the sum over the
+// layers.
 WorstExpertUse worst_of(const std::vector<ExpertUse>& layers);
 
 // Notices experts that get nothing for long.

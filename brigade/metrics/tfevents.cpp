@@ -210,7 +210,8 @@ void TfEventsFile::write(const StepMetrics& metrics) {
     scalars.emplace_back(
         "experts/dead", scalar(static_cast<double>(worst.dead)));
     scalars.emplace_back("experts/router_norm", scalar(worst.router_norm));
-    scalars.emplace_back("experts/dropped", 0.0F);
+    scalars.emplace_back(
+        "experts/dropped", scalar(static_cast<double>(worst.dropped)));
   }
   write_record(tfevent(wall_now_seconds(), metrics.step, scalars));
 }

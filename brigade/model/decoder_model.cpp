@@ -95,12 +95,15 @@ torch::Tensor DecoderModel::run_layers(
   const TensorParallel& parallel = context_->tensor_parallel;
   AttentionInputs inputs{batch.ids.size(0), {}, batch.document_starts};
   ExpertInputs expert_inputs{.has_loss = {}, .sequences = batch.ids.size(0)};
-  // Here rather than in a linear: what is computed again in backward has no
+  // Here rather than in a layer: what is computed again in backward has no
   // graph the first time.
-  if (batch.token_keys.defined() && torch::GradMode::is_enabled())
+  const bool is_training = torch::GradMode::is_enabled();
+  if (batch.token_keys.defined() && is_training)
     inputs.token_keys = expert_inputs.token_keys = batch.token_keys.flatten();
   if (has_experts_ && batch.targets.defined())
     expert_inputs.has_loss = batch.targets.flatten() >= 0;
+  if (is_training)
+    expert_inputs.capacity_factor = context_->expert_capacity_factor;
   rotary_.set_positions(positions);
 
   ResidualStream stream{input, {}};

@@ -1,6 +1,7 @@
 #include "brigade/model/experts.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <utility>
 
@@ -9,6 +10,7 @@
 #include "brigade/ops/kernel_set.h"
 #include "brigade/ops/swiglu.h"
 #include "brigade/tensor_parallel/mappings.h"
+#include "brigade/topology/sequence_partition.h"
 
 namespace brigade {
 
@@ -101,8 +103,10 @@ Tensor Experts::forward(
     const int64_t ranks = context_->expert_parallel->size();
     const int64_t parts = parts_of_exchange();
     kept.order = ops::order_by_expert(
-        experts, sending_order(description_.count, ranks, parts));
-    note_routing({experts, inputs.has_loss, kept.order.counts}, weights);
+        experts,
+        sending_order(description_.count, ranks, parts),
+        kept_choices(experts, inputs));
+    note_routing({experts, inputs.has_loss, kept.order}, weights);
     kept.exchange = ExpertExchange(
         context_->expert_parallel, kept.order.counts, parts, x.device());
     if (context_->description.adapter.dropout > 0 &&
@@ -128,6 +132,40 @@ Tensor Experts::forward(
   if (shared_ && !shared_first)
     shared = run_shared(x, inputs.token_keys);
   return shared.defined() ? sum + shared : sum;
+}
+
+// Places in a sequence are of the whole one, of which cp's ranks have parts.
+Tensor Experts::kept_choices(const Tensor& experts, const ExpertInputs& inputs)
+    const {
+  if (inputs.capacity_factor == 0)
+    return {};
+  const torch::NoGradGuard no_grad;
+  Communicator& cp = *context_->context_parallel;
+  const Tensor local =
+      experts.view({inputs.sequences, -1, experts.size(1)}).contiguous();
+  const int64_t tokens = local.size(1) * cp.size();
+  const auto places = [&](int rank) {
+    return torch::tensor(
+        token_positions(tokens, cp.size(), rank), experts.options());
+  };
+  Tensor whole = local;
+  if (cp.size() > 1) {
+    Tensor all = torch::empty(
+        {cp.size(), local.size(0), local.size(1), local.size(2)},
+        local.options());
+    cp.all_gather(all, local)->wait();
+    whole =
+        torch::empty({local.size(0), tokens, local.size(2)}, local.options());
+    for (int rank = 0; rank < cp.size(); ++rank)
+      whole.index_copy_(1, places(rank), all[rank]);
+  }
+  const double even = static_cast<double>(tokens * description_.per_token) /
+                      static_cast<double>(description_.count);
+  const auto capacity =
+      static_cast<int64_t>(std::ceil(even * inputs.capacity_factor));
+  return ops::within_capacity(whole, capacity)
+      .index_select(1, places(cp.rank()))
+      .view(experts.sizes());
 }
 
 // Rows travel while the shared expert computes; without one, while experts do.
@@ -170,7 +208,7 @@ void Experts::note_routing(const Routing& routing, const Tensor& weights)
     return;
   const torch::NoGradGuard no_grad;
   RouterStatistics& noted = (*context_->router_statistics)[layer_];
-  noted.rows.resize(routing.counts.size(), 0);
+  noted.chosen.resize(routing.order.counts.size(), 0);
   if (!noted.squares.defined()) {
     noted.squares = router_->squares();
     noted.given = torch::zeros_like(noted.squares);
@@ -178,8 +216,17 @@ void Experts::note_routing(const Routing& routing, const Tensor& weights)
   noted.given += weights.sum(torch::kDouble);
   if (context_->tensor_parallel.rank() > 0)
     return;
-  for (size_t i = 0; i < routing.counts.size(); ++i)
-    noted.rows[i] += routing.counts[i];
+  std::vector<int64_t> chosen = routing.order.counts;
+  if (routing.order.is_kept.defined()) {
+    const Tensor counts =
+        torch::bincount(routing.experts.flatten(), {}, description_.count)
+            .cpu();
+    std::copy_n(counts.data_ptr<int64_t>(), chosen.size(), chosen.begin());
+  }
+  for (size_t i = 0; i < chosen.size(); ++i) {
+    noted.chosen[i] += chosen[i];
+    noted.dropped += chosen[i] - routing.order.counts[i];
+  }
   if (!context_->counts_choices || !routing.has_loss.defined())
     return;
   const Tensor learned = torch::bincount(

@@ -2,7 +2,8 @@
 // which this rank holds a range, and adds up the results, with the shared
 // expert's (model_spec/model_description.h).
 //
-// Collectives, in this order on all ranks: tp's on entering, the exchange of
+// Collectives, in this order on all ranks: tp's on entering, with a capacity
+// cp's (every token of a sequence has to be known), the exchange of
 // rows between the ranks of ep (expert_parallel/expert_exchange.h), tp's on
 // leaving. During the exchange the shared expert computes, with collectives of
 // its own (where ep is 1, it comes last). Without one the rows of one half of a
@@ -51,6 +52,11 @@ class Experts : public torch::nn::Module {
       torch::nn::Module& parent,
       int64_t expert,
       const ParameterSource& source);
+  // What ops::order_by_expert() is to keep of experts, int64 [N, k]; undefined:
+  // everything. Collective over cp where there is a capacity.
+  torch::Tensor kept_choices(
+      const torch::Tensor& experts,
+      const ExpertInputs& inputs) const;
   int64_t parts_of_exchange() const;
   // rows: [R, C], of each expert of the part in turn, as kept.exchange says.
   torch::Tensor run_experts(
@@ -78,7 +84,7 @@ class Experts : public torch::nn::Module {
   struct Routing {
     torch::Tensor experts;   // int64 [N, k]
     torch::Tensor has_loss;  // bool [N], or undefined
-    const std::vector<int64_t>& counts;
+    const ops::ExpertOrder& order;
   };
   // In context_->router_statistics, if there are any.
   void note_routing(const Routing& routing, const torch::Tensor& weights) const;

@@ -26,6 +26,7 @@ ModelContext model_context(const TrainConfig& config, const ProcessMesh& mesh) {
   context.router_losses = {
       .balance = config.training.router_aux_loss,
       .z = config.training.router_z_loss};
+  context.expert_capacity_factor = config.training.expert_capacity_factor;
   return context;
 }
 

@@ -41,6 +41,8 @@ struct ModelContext {
   CommunicatorPtr context_parallel;
   CommunicatorPtr expert_parallel;  // divides the experts
   RouterLosses router_losses;
+  // ExpertInputs::capacity_factor where the model is trained.
+  double expert_capacity_factor = 0;
   // Where layers with experts note what they did; null: nowhere.
   std::shared_ptr<RouterStatisticsByLayer> router_statistics;
   // Whether they count the choices of tokens that have a loss.

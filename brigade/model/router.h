@@ -39,6 +39,8 @@ struct ExpertInputs {
   // bool [N]: tokens that have a loss; undefined: nothing is learned.
   torch::Tensor has_loss;
   int64_t sequences = 1;  // among which the N tokens are divided evenly
+  // Of an expert in each sequence, over that of even use; 0: it takes all.
+  double capacity_factor = 0;
   // int64 [N], for adapters (MicroBatch::token_keys); undefined: no dropout.
   torch::Tensor token_keys = {};
 };

@@ -14,16 +14,18 @@ namespace brigade {
 
 // Of one layer.
 struct RouterStatistics {
-  // Rows that each expert got of this rank's tokens. Of the ranks of tp, which
-  // share tokens, the first counts.
-  std::vector<int64_t> rows;
+  // How often each expert was chosen by this rank's tokens, and how many of
+  // these choices it had no room for. Of the ranks of tp, which share tokens,
+  // the first counts.
+  std::vector<int64_t> chosen;
+  int64_t dropped = 0;
   // On the model's device: squares of the router's weight, and the sum of the
   // weights that tokens gave to experts, which is not finite where one is not.
   torch::Tensor squares;
   // See `squares`.
   torch::Tensor given;
   // int64 [E], there too: choices of each expert by those of this rank's tokens
-  // that have a loss, counted as `rows` are. Undefined where nobody asks.
+  // that have a loss, counted as `chosen` are. Undefined where nobody asks.
   torch::Tensor learned;
 };
 

@@ -21,6 +21,7 @@ constexpr const char* kExpertsOp = "experts";
 
 struct ExpertRowsSaved {
   ExpertPairs pairs;
+  Tensor is_kept;
   const KernelSet* kernels;
 };
 
@@ -40,8 +41,12 @@ struct RowsNode : OnceDifferentiable<RowsNode> {
       variable_list gradients) {
     const auto& saved = carried<ExpertRowsSaved>(context);
     variable_list result(2);
-    if (gradients[0].defined())
-      result[0] = saved.kernels->sum_of_pairs(gradients[0], saved.pairs, {});
+    if (!gradients[0].defined())
+      return result;
+    const Tensor weights = saved.is_kept.defined()
+                               ? saved.is_kept.to(wide_dtype(gradients[0]))
+                               : saved.is_kept;
+    result[0] = saved.kernels->sum_of_pairs(gradients[0], saved.pairs, weights);
     return result;
   }
 };
@@ -161,9 +166,40 @@ Tensor choose_experts(const Tensor& scores, const ExpertChoice& choice) {
       .contiguous();
 }
 
+Tensor within_capacity(const Tensor& experts, int64_t capacity) {
+  const torch::NoGradGuard no_grad;
+  require(
+      experts.dim() == 3 && experts.scalar_type() == torch::kLong &&
+          capacity > 0,
+      kExpertsOp,
+      "{} with a capacity of {} is not int64 [B, T, k]",
+      describe(experts),
+      capacity);
+  if (experts.numel() == 0)
+    return at::empty_like(experts, experts.options().dtype(at::kBool));
+  // Pairs by sequence and expert, each in the order of its tokens: how far a
+  // pair lies behind the first of its kind.
+  const int64_t sequences = experts.size(0);
+  const int64_t count = experts.max().item<int64_t>() + 1;
+  const Tensor kind =
+      (experts +
+       count * at::arange(sequences, experts.options()).view({-1, 1, 1}))
+          .flatten();
+  const auto [sorted, pair] =
+      at::sort(kind, /*stable=*/true, /*dim=*/0, /*descending=*/false);
+  const Tensor sizes = at::bincount(kind, {}, sequences * count);
+  const Tensor begins = sizes.cumsum(0) - sizes;
+  const Tensor place =
+      at::arange(kind.numel(), kind.options()) - begins.index_select(0, sorted);
+  return at::empty_like(kind, kind.options().dtype(at::kBool))
+      .scatter_(0, pair, place < capacity)
+      .view(experts.sizes());
+}
+
 ExpertOrder order_by_expert(
     const Tensor& experts,
-    const std::vector<int64_t>& order) {
+    const std::vector<int64_t>& order,
+    const Tensor& is_kept) {
   const torch::NoGradGuard no_grad;
   require(
       experts.dim() == 2 && experts.scalar_type() == torch::kLong,
@@ -173,7 +209,11 @@ ExpertOrder order_by_expert(
   const auto count = static_cast<int64_t>(order.size());
   const Tensor flat = experts.reshape({-1});
   ExpertOrder result;
-  const Tensor counts = at::bincount(flat, {}, count).cpu();
+  const Tensor has_row = is_kept.defined() ? is_kept.reshape({-1}) : is_kept;
+  const Tensor counts =
+      at::bincount(
+          has_row.defined() ? flat.masked_select(has_row) : flat, {}, count)
+          .cpu();
   require(
       counts.numel() == count,
       kExpertsOp,
@@ -186,15 +226,21 @@ ExpertOrder order_by_expert(
   Tensor places = at::empty({count}, at::kLong);
   places.scatter_(
       0, torch::tensor(order, at::kLong), at::arange(count, at::kLong));
+  Tensor place_of_pair = places.to(flat.device()).index_select(0, flat);
+  if (has_row.defined())
+    place_of_pair.masked_fill_(has_row.logical_not(), count);
+  const int64_t rows = counts.sum().item<int64_t>();
   result.pair_of_row = std::get<1>(at::sort(
-      places.to(flat.device()).index_select(0, flat),
-      /*stable=*/true,
-      /*dim=*/0,
-      /*descending=*/false));
-  result.row_of_pair = at::empty_like(flat);
+                                       place_of_pair,
+                                       /*stable=*/true,
+                                       /*dim=*/0,
+                                       /*descending=*/false))
+                           .narrow(0, 0, rows);
+  result.row_of_pair = at::zeros_like(flat);
   result.row_of_pair.scatter_(
-      0, result.pair_of_row, at::arange(flat.numel(), flat.options()));
+      0, result.pair_of_row, at::arange(rows, flat.options()));
   result.row_of_pair = result.row_of_pair.view(experts.sizes());
+  result.is_kept = is_kept;
   return result;
 }
 
@@ -210,6 +256,7 @@ rows_of_tokens(const Tensor& x, const ExpertOrder& order, Kernels kernels) {
       x,
       ExpertRowsSaved{
           {order.pair_of_row, order.row_of_pair},
+          order.is_kept,
           &choose_kernels(kExpertsOp, kernels, {&x})});
 }
 
@@ -230,9 +277,10 @@ Tensor combine_rows(
       order.row_of_pair.size(1));
   return CombineNode::apply(
       rows,
-      weights,
+      order.is_kept.defined() ? weights * order.is_kept : weights,
       ExpertRowsSaved{
           {order.pair_of_row, order.row_of_pair},
+          order.is_kept,
           &choose_kernels(kExpertsOp, kernels, {&rows})});
 }
 

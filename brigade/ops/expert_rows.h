@@ -1,10 +1,11 @@
 // Mixture of experts: which experts a token visits, its row brought to each of
-// them, and the sum of their results. Dropless and without padding: a token
-// has k rows, and rows of one expert lie together.
+// them, and the sum of their results. Without padding: a token has k rows, less
+// those that experts have no room for, and rows of one expert lie together.
 //
 //   scores [N, E] --choose_experts()--> experts [N, k]
+//                 (--within_capacity()--> is_kept [N, k])
 //                 --order_by_expert()--> ExpertOrder
-//   x [N, C]      --rows_of_tokens()--> rows [N * k, C], by expert
+//   x [N, C]      --rows_of_tokens()--> rows [R, C], by expert; R = N k if kept
 //   rows          --combine_rows()----> [N, C]
 //
 // A token's sum is made in the order of its k choices, in the wide dtype, and
@@ -36,27 +37,35 @@ struct ExpertChoice {
 // ones the lower index. Builds no graph.
 Tensor choose_experts(const Tensor& scores, const ExpertChoice& choice);
 
+// experts: int64 [B, T, k], of B sequences. Whether a token is among the first
+// `capacity` of its sequence that chose the expert: bool [B, T, k]. Later tokens
+// change nothing for earlier ones.
+Tensor within_capacity(const Tensor& experts, int64_t capacity);
+
 // The pairs of a token and one of its experts, sorted by expert (in an order of
 // experts that may be any), then by token, then by choice.
 struct ExpertOrder {
-  Tensor pair_of_row;           // int64 [N * k]: token * k + choice
-  Tensor row_of_pair;           // int64 [N, k]: the inverse
+  Tensor pair_of_row;  // int64 [R]: token * k + choice
+  Tensor row_of_pair;  // int64 [N, k]: the inverse; 0 where there is none
   std::vector<int64_t> counts;  // rows of each of the E experts
+  Tensor is_kept = {};  // bool [N, k]: pairs that have rows; undefined: all
 };
 // experts: int64 [N, k], each among the E of `order`, which has every number
-// below E once. Reads the counts on the host.
+// below E once. Of pairs that are not kept there are no rows; some are kept
+// unless N is 0. Reads the counts on the host.
 ExpertOrder order_by_expert(
     const Tensor& experts,
-    const std::vector<int64_t>& order);
+    const std::vector<int64_t>& order,
+    const Tensor& is_kept = {});
 
-// x: [N, C]; returns the token's row for each pair, [N * k, C].
+// x: [N, C]; returns the token's row for each pair that has one, [R, C].
 Tensor rows_of_tokens(
     const Tensor& x,
     const ExpertOrder& order,
     Kernels kernels = Kernels::kAuto);
 
-// rows: [N * k, C]; weights: wide [N, k]. Returns [N, C] of rows' dtype: the
-// sum over each token's rows times their weights.
+// rows: [R, C]; weights: wide [N, k]. Returns [N, C] of rows' dtype: the sum over
+// each token's rows times their weights.
 Tensor combine_rows(
     const Tensor& rows,
     const Tensor& weights,

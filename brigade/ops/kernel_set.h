@@ -70,7 +70,7 @@ struct RmsNormBackwardInputs {
 };
 
 // Tokens and the experts that each visits, as in ExpertOrder of expert_rows.h;
-// contiguous. R = N k.
+// contiguous. R is N k, or less.
 struct ExpertPairs {
   Tensor pair_of_row;  // int64 [R]: token * k + choice
   Tensor row_of_pair;  // int64 [N, k]

@@ -123,4 +123,13 @@ double flops_per_token(const TrainConfig& config) {
              : flops;
 }
 
+double flops_per_choice(const TrainConfig& config) {
+  const DecoderConfig& decoder = model_of(config);
+  if (!decoder.experts)
+    return 0;
+  const double parameters =
+      3.0 * static_cast<double>(decoder.hidden_size * decoder.experts->width);
+  return (config.adapter.is_used() ? 4 : 6) * parameters;
+}
+
 }  // namespace brigade

@@ -43,5 +43,7 @@ double flops_per_token(const DecoderConfig& decoder, int64_t seq_length);
 // Of a run. An adapter's leaves out the gradients of the frozen weights, 2 N;
 // what the adapter itself computes is not counted.
 double flops_per_token(const TrainConfig& config);
+// What of it is one expert's: of a choice that is dropped it is not computed.
+double flops_per_choice(const TrainConfig& config);
 
 }  // namespace brigade

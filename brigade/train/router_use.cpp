@@ -55,7 +55,8 @@ RouterUse sum_up_routers(
   const int64_t experts = decoder.experts->num_experts;
   const int64_t squares = experts;
   const int64_t is_bad = experts + 1;
-  const int64_t learned = experts + 2;
+  const int64_t dropped = experts + 2;
+  const int64_t learned = experts + 3;
   const int64_t columns =
       choices == LearnedChoices::kSumUp ? learned + experts : learned;
   const auto sums =
@@ -65,9 +66,10 @@ RouterUse sum_up_routers(
   const Coordinate& here = mesh.coordinate();
   const bool is_first = here.dp == 0 && here.cp == 0 && here.tp == 0;
   for (const auto& [layer, of_layer] : noted) {
-    for (size_t i = 0; i < of_layer.rows.size(); ++i)
+    for (size_t i = 0; i < of_layer.chosen.size(); ++i)
       at[layer][static_cast<int64_t>(i)] =
-          static_cast<double>(of_layer.rows[i]);
+          static_cast<double>(of_layer.chosen[i]);
+    at[layer][dropped] = static_cast<double>(of_layer.dropped);
     if (is_first)
       at[layer][squares] = of_layer.squares.item<double>();
     if (!std::isfinite(of_layer.given.item<double>()))
@@ -83,6 +85,7 @@ RouterUse sum_up_routers(
     ExpertUse use{
         .layer = layer,
         .rows = {},
+        .dropped = static_cast<int64_t>(at[layer][dropped]),
         .router_norm = std::sqrt(at[layer][squares])};
     for (int64_t expert = 0; expert < experts; ++expert)
       use.rows.push_back(static_cast<int64_t>(at[layer][expert]));

@@ -473,12 +473,15 @@ StepMetrics Trainer::train_step(int64_t step) {
   metrics.tokens_per_second = static_cast<double>(tokens) / seconds;
   metrics.tokens_per_second_per_device =
       metrics.tokens_per_second / mesh_->world()->size();
+  metrics.experts = result.routers.layers;
+  const double dropped = flops_per_choice(config_) *
+                         static_cast<double>(worst_of(metrics.experts).dropped);
   const double flops =
-      metrics.tokens_per_second_per_device * flops_per_token(config_);
+      metrics.tokens_per_second_per_device *
+      (flops_per_token(config_) - dropped / static_cast<double>(tokens));
   // A machine that was busy while its rate was measured is faster than that.
   peak_flops_ = std::max(peak_flops_, flops);
   metrics.mfu = 100 * flops / peak_flops_;
-  metrics.experts = result.routers.layers;
   metrics.memory_gb = result.memory_gb;
   metrics.step_ms = seconds * 1e3;
   metrics.times = result.times;

@@ -1179,6 +1179,10 @@ TEST(TrainConfigExperts, WhatDoesNotGoWithEpIsNamed) {
       problems_of({"distributed.ep_size=2"}, 2),
       ElementsAre(
           HasSubstr("ep_size = 2: the model has no experts to divide")));
+  EXPECT_THAT(
+      problems_of({"training.expert_capacity_factor=1.25"}),
+      ElementsAre(HasSubstr(
+          "expert_capacity_factor = 1.25: this model has no experts")));
   const auto of_experts = [](std::vector<std::string> overrides, int ranks) {
     overrides.insert(
         overrides.end(),

@@ -246,14 +246,18 @@ std::vector<std::string> model_of(const LayoutCase& layout) {
         R"(model.config.layer_types=["sliding_attention","full_attention",)"
         R"("sliding_attention","full_attention"])",
         R"(model.config.rope_scaling={"rope_type":"linear","factor":4})"};
-  if (layout.model == "mixtral")
-    return {
+  if (layout.model.starts_with("mixtral")) {
+    std::vector<std::string> overrides{
         R"(model.config.architectures=["MixtralForCausalLM"])",
         "model.config.model_type=mixtral",
         "model.config.num_local_experts=4",
         "model.config.num_experts_per_tok=2",
         "training.router_aux_loss=0.05",
         "training.router_z_loss=0.01"};
+    if (layout.model == "mixtral_with_capacity")
+      overrides.emplace_back("training.expert_capacity_factor=0.9");
+    return overrides;
+  }
   // Dense layers among sparse ones, and an expert for every token.
   if (layout.model == "qwen2_moe")
     return {
@@ -430,6 +434,19 @@ std::vector<LayoutCase> quick_layouts() {
        .zero_stage = 1,
        .adapter = 3,
        .adapter_form = "dropout"},
+      // Which tokens an expert drops is a matter of the whole sequence.
+      {.dims = {.dp = 2, .ep = 2}, .model = "mixtral_with_capacity"},
+      {.dims = {.cp = 4, .ep = 4},
+       .packed = true,
+       .model = "mixtral_with_capacity"},
+      {.dims = {.tp = 2, .cp = 2, .ep = 2},
+       .sequence_parallel = true,
+       .recompute = "full",
+       .model = "mixtral_with_capacity",
+       .zero_stage = 3},
+      {.dims = {.dp = 2, .pp = 2},
+       .schedule = "zero_bubble",
+       .model = "mixtral_with_capacity"},
       {.dims = {.tp = 2}, .sequence_parallel = true, .model = "glm4_moe"},
       {.dims = {.cp = 2}, .model = "glm4_moe"},
       {.dims = {.pp = 2}, .recompute = "full", .model = "glm4_moe"},

@@ -182,6 +182,12 @@ TEST(LayoutOracle, TrainsOtherwiseOnPackedDocuments) {
       tiny_training().oracle({.documents = true}).losses);
 }
 
+TEST(LayoutOracle, TrainsOtherwiseWhereExpertsHaveACapacity) {
+  EXPECT_NE(
+      tiny_training().oracle({.model = "mixtral_with_capacity"}).losses,
+      tiny_training().oracle({.model = "mixtral"}).losses);
+}
+
 TEST(LayoutOracle, LearnsOtherwiseFromTheTokensOfAMask) {
   EXPECT_NE(
       tiny_training().oracle({.masked = true}).losses,

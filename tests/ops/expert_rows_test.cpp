@@ -94,6 +94,58 @@ TEST(ExpertRows, RowsAndTheirSumsAreThoseOfALoopOverPairs) {
   }
 }
 
+// Of two sequences of four tokens; each expert takes two of each.
+TEST(ExpertRows, ACapacityKeepsTheFirstTokensOfASequence) {
+  const Tensor experts =
+      torch::tensor(
+          {{0, 1}, {1, 0}, {1, 2}, {0, 1}, {2, 1}, {2, 0}, {0, 2}, {1, 0}},
+          torch::kLong)
+          .view({2, 4, 2});
+  EXPECT_THAT(
+      values_of(within_capacity(experts, 2).to(torch::kLong)),
+      ElementsAre(1, 1, 1, 1, 0, 1, 0, 0, 1, 1, 1, 1, 1, 0, 1, 0));
+  EXPECT_TRUE(within_capacity(experts, 4).all().item<bool>());
+  EXPECT_EQ(within_capacity(experts.narrow(1, 0, 0), 1).numel(), 0);
+  EXPECT_THROW(within_capacity(experts, 0), Error);
+}
+
+// As if their weights were zero, which they are to the loop.
+TEST(ExpertRows, WhatIsNotKeptHasNoRowAndNoGradient) {
+  torch::manual_seed(5);
+  constexpr int64_t kTokens = 12;
+  const Tensor experts =
+      choose_experts(torch::randn({kTokens, 5}), {.per_token = 3});
+  const Tensor is_kept = within_capacity(experts.unsqueeze(0), 4).squeeze(0);
+  ASSERT_FALSE(is_kept.all().item<bool>());
+  const Tensor factors = torch::randn({5, 3}, torch::kDouble);
+  const Tensor x = testing::leaf(torch::randn({kTokens, 3}, torch::kDouble));
+  const Tensor weights =
+      testing::leaf(torch::randn({kTokens, 3}, torch::kDouble));
+  const Tensor dout = torch::randn({kTokens, 3}, torch::kDouble);
+
+  const ExpertOrder order = order_by_expert(experts, {4, 2, 0, 1, 3}, is_kept);
+  EXPECT_EQ(order.pair_of_row.numel(), is_kept.sum().item<int64_t>());
+  const Tensor of_row = experts.flatten().index_select(0, order.pair_of_row);
+  EXPECT_THAT(order.counts, ::testing::Each(::testing::Le(4)));
+  const Tensor out = combine_rows(
+      rows_of_tokens(x, order) * factors.index_select(0, of_row),
+      weights,
+      order);
+  out.backward(dout);
+
+  const Tensor x2 = testing::leaf(x.detach());
+  const Tensor weights2 = testing::leaf(weights.detach());
+  Tensor expected = torch::zeros({kTokens, 3}, torch::kDouble);
+  for (int64_t choice = 0; choice < 3; ++choice)
+    expected =
+        expected + x2 * factors.index_select(0, experts.select(1, choice)) *
+                       (weights2 * is_kept).narrow(1, choice, 1);
+  expected.backward(dout);
+  EXPECT_TRUE(torch::allclose(out, expected));
+  EXPECT_TRUE(torch::allclose(x.grad(), x2.grad()));
+  EXPECT_TRUE(torch::allclose(weights.grad(), weights2.grad()));
+}
+
 // The CPU kernels against ATen's, from the same values; sums of bf16 are rounded
 // once in both.
 TEST(ExpertRows, OfTheCpuKernelsAreAtens) {

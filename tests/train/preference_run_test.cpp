@@ -234,6 +234,9 @@ TEST_F(PreferenceRun, ExpertsLearnFromPairsWithoutLossesOfTheirRouters) {
        "model.config.num_experts_per_tok=2"});
   EXPECT_THAT(complaint(experts), HasSubstr("tokens, not over pairs"));
   experts.emplace_back("training.router_aux_loss=0");
+  auto with_capacity = experts;
+  with_capacity.emplace_back("training.expert_capacity_factor=1.25");
+  EXPECT_THAT(complaint(with_capacity), HasSubstr("drops no token"));
   const auto expected = train_losses("experts", experts);
   ASSERT_EQ(expected.size(), static_cast<size_t>(kPairSteps));
   EXPECT_LT(expected.back(), expected.front());

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "brigade/base/error.h"
@@ -142,6 +143,58 @@ INSTANTIATE_TEST_SUITE_P(
              "distributed.pp_virtual_stages=2",
              "training.gradient_accumulation_steps=4"}}),
     [](const auto& each) { return each.param.name; });
+
+TEST_F(RouterUseRun, WhatExpertsHaveNoRoomForIsCountedAlikeInEveryLayout) {
+  const std::string factor = "training.expert_capacity_factor=1";
+  const auto one = experts_of(1, {factor}, kSequences);
+  const auto cp = experts_of(
+      2,
+      {factor, "distributed.cp_size=2", "distributed.ep_size=2"},
+      kSequences);
+  const auto tp = experts_of(
+      4,
+      {factor,
+       "distributed.dp_size=2",
+       "distributed.tp_size=2",
+       "distributed.sequence_parallel=true",
+       "training.recompute=full"},
+      kSequences / 2);
+  for (size_t step = 0; step < one.size(); ++step) {
+    // In all sequences together an expert has no more room than even use needs.
+    int64_t above = 0;
+    for (const json& layer : one[step]["tokens_per_expert"]) {
+      for (const json& chosen : layer)
+        above += std::max<int64_t>(
+            0, chosen.get<int64_t>() - kSequences * kTokens * kPerToken / 8);
+    }
+    EXPECT_GT(above, 0);
+    EXPECT_GE(one[step]["dropped"].get<int64_t>(), above);
+    EXPECT_LT(
+        one[step]["dropped"].get<int64_t>(),
+        3 * kSequences * kTokens * kPerToken);
+    EXPECT_EQ(cp[step]["dropped"], one[step]["dropped"]) << step;
+    EXPECT_EQ(tp[step]["dropped"], one[step]["dropped"]) << step;
+    EXPECT_EQ(cp[step]["tokens_per_expert"], one[step]["tokens_per_expert"]);
+  }
+}
+
+// With a rate of 0 the weights stay: an evaluation, which drops nothing, finds
+// the same; a capacity that is enough changes no bit of a step.
+TEST_F(RouterUseRun, ACapacityIsOfTrainingAlone) {
+  const auto lines = [&](const Arguments& overrides) {
+    experts_of(1, overrides, kSequences);
+    return testing::read_metrics(folder_ / "run");
+  };
+  const std::string still = "training.learning_rate=0";
+  const auto without = lines({still});
+  const auto narrow = lines({still, "training.expert_capacity_factor=0.5"});
+  const auto wide = lines({still, "training.expert_capacity_factor=2.7"});
+  EXPECT_NE(narrow[0]["loss"], without[0]["loss"]);
+  EXPECT_EQ(narrow[1]["eval_loss"], without[1]["eval_loss"]);
+  EXPECT_EQ(wide[0]["loss"], without[0]["loss"]);
+  EXPECT_EQ(wide[0]["grad_norm"], without[0]["grad_norm"]);
+  EXPECT_EQ(wide[0]["experts"]["dropped"], 0);
+}
 
 // Of two ranks one has a router that is not finite, and both say which.
 TEST_F(RouterUseRun, ARouterThatIsNotFiniteIsNamedByLayerAndStep) {
