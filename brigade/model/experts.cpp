@@ -161,9 +161,10 @@ Tensor Experts::kept_choices(const Tensor& experts, const ExpertInputs& inputs)
   }
   const double even = static_cast<double>(tokens * description_.per_token) /
                       static_cast<double>(description_.count);
-  const auto capacity =
-      static_cast<int64_t>(std::ceil(even * inputs.capacity_factor));
-  return ops::within_capacity(whole, capacity)
+  const double capacity = std::min(
+      std::ceil(even * inputs.capacity_factor), static_cast<double>(tokens));
+  return ops::within_capacity(
+             whole, description_.count, static_cast<int64_t>(capacity))
       .index_select(1, places(cp.rank()))
       .view(experts.sizes());
 }

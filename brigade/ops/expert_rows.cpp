@@ -25,6 +25,17 @@ struct ExpertRowsSaved {
   const KernelSet* kernels;
 };
 
+// A pair that is not kept names row 0, which is there unless no pair is kept:
+// of a part of a sequence, all of whose experts are full.
+Tensor sum_of_kept(
+    const Tensor& rows,
+    const ExpertRowsSaved& saved,
+    const Tensor& weights) {
+  if (rows.size(0) == 0)
+    return at::zeros({saved.pairs.tokens(), rows.size(1)}, rows.options());
+  return saved.kernels->sum_of_pairs(rows, saved.pairs, weights);
+}
+
 struct RowsNode : OnceDifferentiable<RowsNode> {
   static constexpr const char* kName = "rows_of_tokens";
 
@@ -46,7 +57,7 @@ struct RowsNode : OnceDifferentiable<RowsNode> {
     const Tensor weights = saved.is_kept.defined()
                                ? saved.is_kept.to(wide_dtype(gradients[0]))
                                : saved.is_kept;
-    result[0] = saved.kernels->sum_of_pairs(gradients[0], saved.pairs, weights);
+    result[0] = sum_of_kept(gradients[0], saved, weights);
     return result;
   }
 };
@@ -61,7 +72,7 @@ struct CombineNode : OnceDifferentiable<CombineNode> {
       const ExpertRowsSaved& saved) {
     context->save_for_backward({rows, weights});
     carry(context, saved);
-    return saved.kernels->sum_of_pairs(rows, saved.pairs, weights.contiguous());
+    return sum_of_kept(rows, saved, weights.contiguous());
   }
 
   static variable_list gradients_of(
@@ -74,8 +85,10 @@ struct CombineNode : OnceDifferentiable<CombineNode> {
     const auto tensors = context->get_saved_variables();
     result[0] = saved.kernels->rows_of_pairs(
         gradients[0], saved.pairs, tensors[1].contiguous());
-    result[1] =
-        saved.kernels->products_of_pairs(tensors[0], gradients[0], saved.pairs);
+    result[1] = tensors[0].size(0) == 0
+                    ? at::zeros_like(tensors[1])
+                    : saved.kernels->products_of_pairs(
+                          tensors[0], gradients[0], saved.pairs);
     return result;
   }
 };
@@ -166,7 +179,7 @@ Tensor choose_experts(const Tensor& scores, const ExpertChoice& choice) {
       .contiguous();
 }
 
-Tensor within_capacity(const Tensor& experts, int64_t capacity) {
+Tensor within_capacity(const Tensor& experts, int64_t count, int64_t capacity) {
   const torch::NoGradGuard no_grad;
   require(
       experts.dim() == 3 && experts.scalar_type() == torch::kLong &&
@@ -175,12 +188,9 @@ Tensor within_capacity(const Tensor& experts, int64_t capacity) {
       "{} with a capacity of {} is not int64 [B, T, k]",
       describe(experts),
       capacity);
-  if (experts.numel() == 0)
-    return at::empty_like(experts, experts.options().dtype(at::kBool));
   // Pairs by sequence and expert, each in the order of its tokens: how far a
   // pair lies behind the first of its kind.
   const int64_t sequences = experts.size(0);
-  const int64_t count = experts.max().item<int64_t>() + 1;
   const Tensor kind =
       (experts +
        count * at::arange(sequences, experts.options()).view({-1, 1, 1}))

@@ -37,10 +37,10 @@ struct ExpertChoice {
 // ones the lower index. Builds no graph.
 Tensor choose_experts(const Tensor& scores, const ExpertChoice& choice);
 
-// experts: int64 [B, T, k], of B sequences. Whether a token is among the first
+// experts: int64 [B, T, k], of B sequences, below `count`. Whether a token is among the first
 // `capacity` of its sequence that chose the expert: bool [B, T, k]. Later tokens
 // change nothing for earlier ones.
-Tensor within_capacity(const Tensor& experts, int64_t capacity);
+Tensor within_capacity(const Tensor& experts, int64_t count, int64_t capacity);
 
 // The pairs of a token and one of its experts, sorted by expert (in an order of
 // experts that may be any), then by token, then by choice.
@@ -51,8 +51,8 @@ struct ExpertOrder {
   Tensor is_kept = {};  // bool [N, k]: pairs that have rows; undefined: all
 };
 // experts: int64 [N, k], each among the E of `order`, which has every number
-// below E once. Of pairs that are not kept there are no rows; some are kept
-// unless N is 0. Reads the counts on the host.
+// below E once. Of pairs that are not kept there are no rows. Reads the counts
+// on the host.
 ExpertOrder order_by_expert(
     const Tensor& experts,
     const std::vector<int64_t>& order,

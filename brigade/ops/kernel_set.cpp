@@ -52,7 +52,9 @@ void multiply_symmetric(
 }  // namespace
 
 void KernelSet::add_product(Tensor y, const AddedProduct& p) const {
-  Tensor product = torch::empty(y.sizes(), y.options().dtype(torch::kFloat));
+  const bool is_wide = y.scalar_type() == wide_dtype(y);
+  Tensor product =
+      is_wide ? y : torch::empty(y.sizes(), y.options().dtype(torch::kFloat));
   if (p.is_symmetric)
     multiply_symmetric(*this, product, p.a, p.b);
   else
@@ -61,7 +63,8 @@ void KernelSet::add_product(Tensor y, const AddedProduct& p) const {
     product.mul_(p.alpha);
   if (p.c.defined())
     product.add_(p.c, p.beta);
-  y.copy_(product);
+  if (!is_wide)
+    y.copy_(product);
 }
 
 namespace {

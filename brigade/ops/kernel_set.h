@@ -109,7 +109,7 @@ struct LinearOperands {
 };
 
 // alpha a b + beta c, all of one dtype and dense in one dim: a [M, K], b [K, N],
-// c [M, N] contiguous or undefined.
+// c [M, N] contiguous, or undefined with an alpha of 1.
 struct AddedProduct {
   const Tensor& a;
   const Tensor& b;

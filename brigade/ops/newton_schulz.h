@@ -6,7 +6,7 @@
 //   G = X X^T;  X = a X + (b G + c G G) X, `steps` times
 //
 // G and G G are symmetric: on a CPU little more than their lower halves is
-// multiplied, where that is quicker. Singular values between 0.01 and 1 of the
+// multiplied. Singular values between 0.01 and 1 of the
 // norm come to lie between 0.68 and 1.2; smaller ones stay smaller.
 #pragma once
 

@@ -102,11 +102,11 @@ TEST(ExpertRows, ACapacityKeepsTheFirstTokensOfASequence) {
           torch::kLong)
           .view({2, 4, 2});
   EXPECT_THAT(
-      values_of(within_capacity(experts, 2).to(torch::kLong)),
+      values_of(within_capacity(experts, 3, 2).to(torch::kLong)),
       ElementsAre(1, 1, 1, 1, 0, 1, 0, 0, 1, 1, 1, 1, 1, 0, 1, 0));
-  EXPECT_TRUE(within_capacity(experts, 4).all().item<bool>());
-  EXPECT_EQ(within_capacity(experts.narrow(1, 0, 0), 1).numel(), 0);
-  EXPECT_THROW(within_capacity(experts, 0), Error);
+  EXPECT_TRUE(within_capacity(experts, 3, 4).all().item<bool>());
+  EXPECT_EQ(within_capacity(experts.narrow(1, 0, 0), 3, 1).numel(), 0);
+  EXPECT_THROW(within_capacity(experts, 3, 0), Error);
 }
 
 // As if their weights were zero, which they are to the loop.
@@ -115,7 +115,7 @@ TEST(ExpertRows, WhatIsNotKeptHasNoRowAndNoGradient) {
   constexpr int64_t kTokens = 12;
   const Tensor experts =
       choose_experts(torch::randn({kTokens, 5}), {.per_token = 3});
-  const Tensor is_kept = within_capacity(experts.unsqueeze(0), 4).squeeze(0);
+  const Tensor is_kept = within_capacity(experts.unsqueeze(0), 5, 4).squeeze(0);
   ASSERT_FALSE(is_kept.all().item<bool>());
   const Tensor factors = torch::randn({5, 3}, torch::kDouble);
   const Tensor x = testing::leaf(torch::randn({kTokens, 3}, torch::kDouble));
@@ -144,6 +144,25 @@ TEST(ExpertRows, WhatIsNotKeptHasNoRowAndNoGradient) {
   EXPECT_TRUE(torch::allclose(out, expected));
   EXPECT_TRUE(torch::allclose(x.grad(), x2.grad()));
   EXPECT_TRUE(torch::allclose(weights.grad(), weights2.grad()));
+}
+
+// The rest of a sequence whose first part has filled its experts.
+TEST(ExpertRows, OfATokenWithoutRoomAnywhereNothingIsAdded) {
+  for (const auto dtype : {torch::kDouble, torch::kFloat, torch::kBFloat16}) {
+    const Tensor x = testing::leaf(torch::randn({3, 4}).to(dtype));
+    const Tensor weights = testing::leaf(torch::randn({3, 2}).to(
+        dtype == torch::kDouble ? torch::kDouble : torch::kFloat));
+    const ExpertOrder order = order_by_expert(
+        torch::tensor({{0, 1}, {1, 0}, {0, 1}}, torch::kLong),
+        {1, 0},
+        torch::zeros({3, 2}, torch::kBool));
+    EXPECT_THAT(order.counts, ElementsAre(0, 0));
+    const Tensor out = combine_rows(rows_of_tokens(x, order), weights, order);
+    EXPECT_TRUE(out.equal(torch::zeros_like(x)));
+    out.backward(torch::ones_like(out));
+    EXPECT_TRUE(x.grad().equal(torch::zeros_like(x)));
+    EXPECT_TRUE(weights.grad().equal(torch::zeros_like(weights)));
+  }
 }
 
 // The CPU kernels against ATen's, from the same values; sums of bf16 are rounded

@@ -391,6 +391,10 @@ bool has_weight_kernel(int64_t out, int64_t in) {
 }
 
 void linear_product(const LinearProduct& p) {
+  BRIGADE_ASSERT(
+      p.addend != nullptr || p.alpha == 1,
+      "{} times a product to which nothing is added",
+      p.alpha);
   if (p.is_symmetric) {
     BRIGADE_ASSERT(
         p.rows == p.columns && p.rows % kPanel == 0,

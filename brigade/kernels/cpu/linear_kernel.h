@@ -23,8 +23,8 @@ struct LinearProduct {
   int64_t rows, columns, depth;
   int64_t x_stride, y_stride;
   bool weight_in_rows;
-  float alpha = 1;
-  const uint16_t* addend = nullptr;  // [rows, columns], dense
+  float alpha = 1;                   // without an addend 1
+  const uint16_t* addend = nullptr;  // [rows, columns], dense; null: none
   float beta = 0;
   // y [rows, rows] is known to be: what is below its diagonal is multiplied and
   // mirrored. Where has_linear_kernel(rows, rows).

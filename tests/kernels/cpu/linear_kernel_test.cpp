@@ -220,7 +220,7 @@ TEST(SymmetricProduct, IsTheWholeOneMirrored) {
   torch::manual_seed(3);
   const int threads = at::get_num_threads();
   for (const auto& [n, depth] : std::vector<std::pair<int64_t, int64_t>>{
-           {32, 32}, {96, 64}, {576, 1536}, {1216, 96}}) {
+           {32, 32}, {96, 64}, {576, 1536}, {1216, 96}, {1216, 1536}}) {
     const Tensor x = bf16({n, depth});
     const Tensor addend = bf16({n, n});
     const Tensor mirrored = addend + addend.t();
@@ -246,8 +246,10 @@ TEST(SymmetricProduct, IsTheWholeOneMirrored) {
       Tensor half = rows.clone();
       product.y = data<uint16_t>(half);
       linear_product(product);
-      EXPECT_TRUE(half.narrow(1, 0, n).equal(half.narrow(1, 0, n).t())) << n;
-      EXPECT_LT(relative_error(half, wide(whole)), 1e-4) << n;
+      const Tensor lower = half.narrow(1, 0, n);
+      EXPECT_TRUE(lower.equal(lower.t())) << n;
+      EXPECT_TRUE(lower.tril().equal(whole.narrow(1, 0, n).tril()))
+          << n << ", " << count << " threads";
       EXPECT_TRUE(half.narrow(1, n, 8).eq(7.0).all().item<bool>()) << n;
     }
     at::set_num_threads(threads);
