@@ -168,8 +168,8 @@ void add_outer_step(Keys& keys) {
       at_least(0),
       kCourse,
       "a group whose change is not finite, or has a norm above so many times "
-      "the median of the other groups', is left out of the round; 0: none "
-      "is");
+      "the median of the other groups', is left out of the round; 0: whatever "
+      "is finite takes part");
   rounds.key(
       "outer_fragments",
       &Rounds::fragments,

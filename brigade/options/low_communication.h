@@ -20,7 +20,8 @@ struct OuterFragmentOptions {
   WireFormat wire = WireFormat::kFp32;  // between groups
   double alpha = 0;  // share of the local weights that is kept
   // A group whose change is not finite, or has a norm above so many times the
-  // median of the other groups', is left out of the mean; 0: none is.
+  // median of the other groups', is left out of the mean; 0: no norm is too
+  // large.
   double norm_limit = 0;
   ops::Kernels kernels = ops::Kernels::kAuto;
   bool operator==(const OuterFragmentOptions&) const = default;

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "brigade/base/check.h"
@@ -115,8 +116,6 @@ void LocalTraining::send(int fragment) {
 }
 
 std::vector<bool> LocalTraining::judge(int fragment) {
-  if (norm_limit_ == 0)
-    return {};
   auto squares = torch::zeros({groups()}, torch::kDouble);
   for (const Part& part : parts_) {
     if (part.fragment == fragment)
@@ -128,7 +127,9 @@ std::vector<bool> LocalTraining::judge(int fragment) {
   std::vector<double> norms;
   for (int64_t i = 0; i < roots.numel(); ++i)
     norms.push_back(roots[i].item<double>());
-  const std::vector<bool> outliers = find_outliers(norms, norm_limit_);
+  const std::vector<bool> outliers = find_outliers(
+      norms,
+      norm_limit_ > 0 ? norm_limit_ : std::numeric_limits<double>::infinity());
   for (size_t i = 0; i < outliers.size(); ++i) {
     if (outliers[i])
       left_out_.push_back(fmt::format(

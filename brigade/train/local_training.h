@@ -76,7 +76,7 @@ class LocalTraining {
   // Sends this rank's part of a fragment, of which it may have nothing.
   void send(int fragment);
   // By group: whether its change of the fragment is not to count. An all-reduce
-  // of 8 bytes per group over all ranks; empty without a limit.
+  // of 8 bytes per group over all ranks.
   std::vector<bool> judge(int fragment);
 
   FragmentSchedule schedule_;

@@ -635,11 +635,14 @@ TEST_F(LocalSteps, AGroupWhoseChangeIsFarFromTheOthersIsLeftOutAndNamed) {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   struct Case {
     const char* wire;
+    int limit;
     float error;
     double tolerance;
   };
   for (const Case& each :
-       {Case{"fp32", kNan, 1e-6}, {"fp32", 10, 1e-6}, {"int8", kNan, 3e-4}}) {
+       {Case{"fp32", 0, kNan, 1e-6},
+        {"fp32", 5, 10, 1e-6},
+        {"int8", 5, kNan, 3e-4}}) {
     LoadOptions options{
         .path = *folder_ / "run.json",
         .overrides =
@@ -648,7 +651,7 @@ TEST_F(LocalSteps, AGroupWhoseChangeIsFarFromTheOthersIsLeftOutAndNamed) {
              {"distributed.outer_learning_rate=1"},
              {"distributed.outer_momentum=0"},
              {"distributed.outer_alpha=0.25"},
-             {"distributed.outer_norm_limit=5"},
+             {fmt::format("distributed.outer_norm_limit={}", each.limit)},
              {fmt::format("distributed.outer_wire={}", each.wire)}},
         .world_size = 3,
         .find_model = {}};
