@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <string_view>
 #include <utility>
 
 namespace brigade {
@@ -141,6 +142,38 @@ void add_variants(const ParallelDims& dims, std::vector<LayoutCase>& cases) {
   cases.push_back(by_stage);
 }
 
+// Models with experts, whole on each rank and divided in every way.
+void add_experts(const ParallelDims& dims, std::vector<LayoutCase>& cases) {
+  const bool has_replicas = dims.dp * dims.cp > 1;
+  for (const int ep : {1, 2, 4}) {
+    if (dims.dp * dims.cp % ep != 0)
+      continue;
+    ParallelDims divided = dims;
+    divided.ep = ep;
+    const LayoutCase plain{
+        .dims = divided, .sequence_parallel = dims.tp > 1, .model = "mixtral"};
+    cases.push_back(plain);
+    LayoutCase other = plain;
+    other.recompute = "full";
+    other.model = "qwen2_moe";
+    other.schedule = dims.pp > 1 ? "zero_bubble" : plain.schedule;
+    if (has_replicas)
+      other.zero_stage = dims.pp > 1 ? 1 : 3;
+    cases.push_back(other);
+    other = {.dims = divided, .packed = true, .model = "mixtral_with_capacity"};
+    cases.push_back(other);
+    other = plain;
+    other.zero_stage = has_replicas ? 2 : 0;
+    for (const char* model : {"glm4_moe", "olmoe"}) {
+      // OLMoE's norms are over the heads that tp would divide.
+      if (dims.tp > 1 && std::string_view(model) == "olmoe")
+        continue;
+      other.model = model;
+      cases.push_back(other);
+    }
+  }
+}
+
 }  // namespace
 
 std::string name_of(const ParallelDims& dims) {
@@ -268,6 +301,12 @@ std::vector<std::string> model_of(const LayoutCase& layout) {
         "model.config.moe_intermediate_size=24",
         "model.config.shared_expert_intermediate_size=32",
         "model.config.mlp_only_layers=[1]"};
+  if (layout.model == "olmoe")
+    return {
+        R"(model.config.architectures=["OlmoeForCausalLM"])",
+        "model.config.model_type=olmoe",
+        "model.config.num_experts=8",
+        "model.config.num_experts_per_tok=2"};
   // Half of each head is rotated; experts are chosen with a bias.
   if (layout.model == "glm4_moe")
     return {
@@ -616,6 +655,7 @@ std::vector<LayoutCase> all_layouts() {
         continue;
       add_options(dims, cases);
       add_variants(dims, cases);
+      add_experts(dims, cases);
     }
   }
   return cases;
