@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "brigade/options/optimizer.h"
 #include "brigade/planner/model_file.h"
 #include "brigade/planner/search.h"
 
@@ -34,8 +35,10 @@ struct PlanArguments {
 
 struct Model {
   planner::ModelFile file;
-  nlohmann::json config;        // what parse_model_file() read
-  planner::HeadWork head = {};  // of a training config
+  nlohmann::json config;  // what parse_model_file() read
+  // Of a training config.
+  planner::HeadWork head = {};
+  OptimizerOptions optimizer = {};
 };
 
 // Throw ConfigError with every problem found.

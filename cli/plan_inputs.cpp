@@ -37,24 +37,47 @@ const Json& hugging_face_config(const Json& file) {
 }
 
 // Of a training config whose loss is another than cross-entropy.
-planner::HeadWork head_work(const Json& file) {
-  const auto text_at = [&](const char* group, const char* key) {
-    const auto found = file.find(group);
-    return found != file.end() && found->is_object() && found->contains(key) &&
-                   found->at(key).is_string()
-               ? found->at(key).get<std::string>()
-               : std::string();
-  };
-  LossOptions loss;
-  for (const auto& choice : kChoices<LossKind>) {
-    if (text_at("training", "loss") == choice.name)
-      loss.kind = choice.value;
+// Of a group of a training config; empty: it is not there, or no text.
+std::string text_at(const Json& file, const char* group, const char* key) {
+  const auto found = file.find(group);
+  return found != file.end() && found->is_object() && found->contains(key) &&
+                 found->at(key).is_string()
+             ? found->at(key).get<std::string>()
+             : std::string();
+}
+
+// `value` becomes the choice that the config's training.KEY names.
+template <typename Enum>
+void read_choice(const Json& file, const char* key, Enum& value) {
+  for (const auto& choice : kChoices<Enum>) {
+    if (text_at(file, "training", key) == choice.name)
+      value = choice.value;
   }
+}
+
+planner::HeadWork head_work(const Json& file) {
+  LossOptions loss;
+  read_choice(file, "loss", loss.kind);
   return planner::HeadWork::of(
       loss,
       loss.kind == LossKind::kDistill
-          ? teacher_tokens_of(text_at("dataset", "teacher"))
+          ? teacher_tokens_of(text_at(file, "dataset", "teacher"))
           : 0);
+}
+
+OptimizerOptions optimizer_of(const Json& file) {
+  OptimizerOptions options;
+  read_choice(file, "optimizer", options.kind);
+  read_choice(file, "optimizer_state_dtype", options.moments);
+  const auto number = [&](const char* key, double& value) {
+    const auto found = file.find("training");
+    if (found != file.end() && found->is_object() && found->contains(key) &&
+        found->at(key).is_number())
+      value = found->at(key).get<double>();
+  };
+  number("sgd_momentum", options.sgd.momentum);
+  number("ema_decay", options.ema_decay);
+  return options;
 }
 
 planner::Machine read_machine(const std::string& given) {
@@ -100,6 +123,7 @@ Model read_model(const std::string& given) {
     throw ConfigError(problems);
   model.config = hugging_face_config(found.config);
   model.head = head_work(found.config);
+  model.optimizer = optimizer_of(found.config);
   return model;
 }
 
@@ -119,6 +143,10 @@ planner::Training make_training(
   if (*dtype == planner::ProductDtype::kFp32)
     training.precision = planner::Precision::fp32();
   training.precision.products = *dtype;
+  training.precision.keep_states_of(
+      model.optimizer,
+      *dtype == planner::ProductDtype::kFp32 ? WeightWidth::k32Bit
+                                             : WeightWidth::k16Bit);
   constexpr int64_t kLongest = 8192;
   constexpr int64_t kBatchTokens = 4 * MiB;
   training.batch.sequence_tokens =

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -76,15 +77,16 @@ TEST_F(PlanTest, TrainTakesTheConfigOfTheQuickest) {
       64);
 }
 
-// What the loss of a training config asks of the head is counted.
-TEST_F(PlanTest, TheLossOfATrainingConfigCounts) {
+// What the loss of a training config asks of the head is counted, and what its
+// optimizer keeps.
+TEST_F(PlanTest, TheLossAndTheOptimizerOfATrainingConfigCount) {
   std::ifstream file(BRIGADE_SOURCE_DIR "/examples/llama-3-8b.json");
   const auto given = nlohmann::json::parse(file);
-  const auto found = [&](const std::string& loss) {
+  const auto found = [&](const nlohmann::json& training) {
     nlohmann::json config;
     config["model"]["config"] =
         given.contains("model") ? given["model"]["config"] : given;
-    config["training"]["loss"] = loss;
+    config["training"] = training;
     const std::string path = (folder_ / "run.json").string();
     std::ofstream(path) << config;
     const size_t before = out().size();
@@ -105,10 +107,30 @@ TEST_F(PlanTest, TheLossOfATrainingConfigCounts) {
         << err();
     return out().substr(before);
   };
-  const std::string plain = found("cross_entropy");
-  EXPECT_NE(found("dpo"), plain);
-  EXPECT_NE(found("distill"), plain);
-  EXPECT_EQ(found("none_that_there_is"), plain);
+  const std::string plain = found({{"loss", "cross_entropy"}});
+  EXPECT_NE(found({{"loss", "dpo"}}), plain);
+  EXPECT_NE(found({{"loss", "distill"}}), plain);
+  EXPECT_EQ(found({{"loss", "none_that_there_is"}}), plain);
+  // 8.03 billion parameters on 8 ranks of tp: 10 bytes of each, 2 of moments in
+  // codes and 2 of masters, 6 of matrices that have one moment.
+  const auto optimizer_gb = [&](const nlohmann::json& training) {
+    std::istringstream text(found(training));
+    std::string line;
+    while (std::getline(text, line) && line.find("pp rank") == line.npos)
+      ;
+    double rank = 0;
+    double weights = 0;
+    double gradients = 0;
+    double optimizer = 0;
+    text >> rank >> weights >> gradients >> optimizer;
+    return optimizer;
+  };
+  const double adamw = optimizer_gb({{"optimizer", "adamw"}});
+  EXPECT_EQ(found({{"optimizer", "adamw"}}), plain);
+  EXPECT_NEAR(
+      optimizer_gb({{"optimizer_state_dtype", "int8"}}) / adamw, 0.403, 0.01);
+  EXPECT_NEAR(optimizer_gb({{"optimizer", "muon"}}) / adamw, 0.65, 0.03);
+  EXPECT_NEAR(optimizer_gb({{"ema_decay", 0.99}}) / adamw, 1.4, 0.01);
 }
 
 // Of a model with experts too: `train` loads the quickest layout, also with the
