@@ -164,6 +164,12 @@ void add_muon(std::vector<ConfigKey>& keys) {
       kCourse,
       "Muon, steps of Newton-Schulz"));
   of_muon(newton_schulz.key(
+      "muon_coefficients",
+      &N::coefficients,
+      kAny,
+      kCourse,
+      "Muon, a, b and c of a step, a X + (b X X^T + c (X X^T)^2) X"));
+  of_muon(newton_schulz.key(
       "muon_eps",
       &N::eps,
       above_0,

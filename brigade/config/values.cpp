@@ -144,6 +144,22 @@ read_value(const json& value, const ValueRule& rule, std::vector<int>& out) {
 Expectation read_value(
     const json& value,
     const ValueRule& rule,
+    std::array<double, 3>& out) {
+  const std::string expected = with_range("a list of three numbers", rule);
+  std::array<double, 3> numbers{};
+  if (!value.is_array() || value.size() != numbers.size())
+    return expected;
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    if (read_value(value[i], rule, numbers[i]))
+      return expected + fmt::format("; {} is not", show_json(value[i]));
+  }
+  out = numbers;
+  return std::nullopt;
+}
+
+Expectation read_value(
+    const json& value,
+    const ValueRule& rule,
     std::vector<std::string>& out) {
   const std::string expected = with_range("text or a list of text,", rule);
   std::vector<std::string> texts;

@@ -3,6 +3,7 @@
 // read_value() stores a value, or says what was expected instead.
 #pragma once
 
+#include <array>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -40,6 +41,10 @@ Expectation
 read_value(const nlohmann::json&, const ValueRule&, nlohmann::json& out);
 Expectation
 read_value(const nlohmann::json&, const ValueRule&, std::vector<int>& out);
+Expectation read_value(
+    const nlohmann::json&,
+    const ValueRule&,
+    std::array<double, 3>& out);
 // One text, or a list of them that is not empty.
 Expectation read_value(
     const nlohmann::json&,
@@ -192,6 +197,10 @@ struct TypeName<nlohmann::json> {
 template <>
 struct TypeName<std::vector<int>> {
   static constexpr const char* kName = "list of integers";
+};
+template <>
+struct TypeName<std::array<double, 3>> {
+  static constexpr const char* kName = "list of three numbers";
 };
 template <NamedChoice Enum>
 struct TypeName<std::vector<Enum>> {

@@ -161,14 +161,24 @@ void refuse_unknown_router_keys(
            "n_shared_experts",
            "moe_intermediate_size",
            "norm_topk_prob",
+           "n_group",
            "topk_group",
+           "first_k_dense_replace",
            // Which this architecture implies; checked below.
            "scoring_func",
            "topk_method"});
       break;
   }
   static constexpr std::array kParts = {
-      "expert", "router", "moe_", "topk", "routed_", "scoring_func"};
+      "expert",
+      "router",
+      "moe_",
+      "topk",
+      "routed_",
+      "scoring_func",
+      "capacity_factor",
+      "n_group",
+      "first_k_dense"};
   for (const std::string& key : reader.keys()) {
     const bool is_of_router =
         key != "routed_scaling_factor" &&

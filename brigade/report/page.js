@@ -120,6 +120,11 @@ const series = [
     (s) => s.step_ms ? 100 * s.exposed_comm_ms / s.step_ms : null],
   ["expert_load", "busiest expert over the mean, of the worst layer",
     (s) => s.experts ? Math.max(...s.experts.max_over_mean) : null],
+  ["expert_entropy", "entropy of the use of experts, of the worst layer",
+    (s) => s.experts && s.experts.entropy
+      ? Math.min(...s.experts.entropy) : null],
+  ["dropped", "choices that experts had no room for",
+    (s) => s.experts && s.experts.dropped || null],
   ["margin", "margin of rewards, chosen over rejected",
     (s) => s.preference ? s.preference.margin : null],
   ["accuracy", "pairs whose chosen answer has the larger reward",

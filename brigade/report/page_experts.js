@@ -1,6 +1,6 @@
 // How the routers of a model with experts divide tokens: each expert of each
-// layer over the last steps. How far the busiest one is above the mean, step by
-// step, is among the curves.
+// layer over the last steps, and each layer's busiest one over all steps. That
+// of the worst layer is among the curves.
 
 // {steps, layers: [{layer, rows}]}: the sums over the steps that have them, of
 // which report_page.cpp leaves the last ones. Null: no experts.
@@ -23,23 +23,45 @@ function heatOf(ratio) {
     : "rgba(217,98,43," + alpha + ")";
 }
 
-function addHeatMap(parent, layers) {
+// lanes: [{layer, cells: [{ratio, title}]}]
+function addHeatMap(parent, lanes) {
   const box = add(add(parent, "div", undefined, "wide"), "div", undefined,
     "heat");
-  for (const { layer, rows } of layers) {
-    const mean = rows.reduce((a, b) => a + b) / rows.length;
+  for (const { layer, cells } of lanes) {
     const line = add(box, "div", undefined, "lane");
     line.dataset.layer = layer;
     add(line, "span", "layer " + layer, "lane-name");
-    const cells = add(line, "div", undefined, "cells");
-    rows.forEach((count, expert) => {
-      const ratio = mean > 0 ? count / mean : 1;
-      const cell = add(cells, "div");
+    const row = add(line, "div", undefined, "cells");
+    for (const { ratio, title } of cells) {
+      const cell = add(row, "div");
       cell.style.background = heatOf(ratio);
-      cell.title = "layer " + layer + ", expert " + expert + ": " + count +
-        " tokens, " + ratio.toFixed(2) + " times the mean";
-    });
+      cell.title = "layer " + layer + ", " + title;
+    }
   }
+}
+
+function lanesOfExperts(layers) {
+  return layers.map(({ layer, rows }) => {
+    const mean = rows.reduce((a, b) => a + b) / rows.length;
+    return { layer, cells: rows.map((count, expert) => {
+      const ratio = mean > 0 ? count / mean : 1;
+      return { ratio, title: "expert " + expert + ": " + count + " tokens, " +
+        ratio.toFixed(2) + " times the mean" };
+    }) };
+  });
+}
+
+// Of at most 100 steps, evenly chosen.
+function lanesOfSteps(run) {
+  const all = run.steps.filter((s) => s.experts && s.experts.layers);
+  const every = Math.ceil(all.length / 100);
+  const steps = all.filter((_, i) => i % every === 0);
+  return all[0].experts.layers.map((layer, i) => ({
+    layer,
+    cells: steps.map((s) => ({ ratio: s.experts.max_over_mean[i],
+      title: "step " + s.step + ": the busiest expert " +
+        s.experts.max_over_mean[i].toFixed(2) + " times the mean" })),
+  }));
 }
 
 function showExperts(page) {
@@ -56,8 +78,11 @@ function showExperts(page) {
     const dead = last.experts.dead.reduce((a, b) => a + b);
     add(page, "p", "Steps " + each.steps[0].step + " to " + last.step + " (" +
       each.steps.length + " of them noted each expert); in the last one " +
-      dead + " experts got no token, and the busiest of a layer " +
+      dead + " experts were not chosen, and the busiest of a layer " +
       Math.max(...last.experts.max_over_mean).toFixed(2) + " times the mean.");
-    addHeatMap(page, each.layers);
+    addHeatMap(page, lanesOfExperts(each.layers));
+    add(page, "p", "The busiest expert of each layer over the run, from the " +
+      "first step to the last:");
+    addHeatMap(page, lanesOfSteps(runs[index]));
   });
 }

@@ -75,6 +75,7 @@ TEST(OptimizerRules, AKeyBesideAnotherOptimizerIsRefused) {
         "muon_nesterov=false",
         "muon_scale=original",
         "muon_steps=4",
+        "muon_coefficients=[3,-3.2,1.2]",
         "muon_eps=1e-3",
         "muon_dtype=float32",
         "sgd_momentum=0.9",
@@ -94,9 +95,17 @@ TEST(OptimizerRules, AKeyBesideItsOptimizerIsTaken) {
            "training.muon_learning_rate=0.02",
            "training.muon_scale=spectral_unclamped",
            "training.muon_dtype=float32",
+           "training.muon_coefficients=[3,-3.2,1.2]",
            "training.adam_beta2=0.95",
            "training.ema_decay=0.99"}),
       IsEmpty());
+  for (const char* bad : {"[3,1]", "3", "[3,1,true]"})
+    EXPECT_THAT(
+        problems_with(
+            {"training.optimizer=muon",
+             std::string("training.muon_coefficients=") + bad}),
+        ElementsAre(HasSubstr("a list of three numbers")))
+        << bad;
   EXPECT_THAT(
       problems_with(
           {"training.optimizer=sgd",

@@ -725,6 +725,9 @@ TEST(DecoderConfigExperts, WrongValuesAreNamed) {
       first_problem("router_temperature", 2.0),
       StartsWith("/model/router_temperature: 2.0 is not supported; of the "
                  "router and the experts known are num_experts_per_tok"));
+  EXPECT_THAT(
+      first_problem("capacity_factor", 1.25),
+      StartsWith("/model/capacity_factor: 1.25 is not supported"));
 }
 
 }  // namespace
