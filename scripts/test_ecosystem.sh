@@ -55,6 +55,8 @@ HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false \
   status=1
 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false \
   "$venv/bin/python" tests/ecosystem/mup_test.py "$build/brigade" || status=1
+HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false \
+  "$venv/bin/python" tests/ecosystem/muon_test.py "$build/brigade" || status=1
 "$venv/bin/python" tests/ecosystem/torchrun_test.py "${programs[@]}" ||
   status=1
 exit $status
