@@ -1,7 +1,7 @@
 # The commands of the README, nothing else.
 RELEASE := build/release
 
-.PHONY: help quickstart build config-docs deb wheel portable test test-ecosystem test-faults test-layouts test-library test-slurm soak bench bench-links lint docs fuzz clean
+.PHONY: help quickstart build space config-docs deb wheel portable test test-ecosystem test-faults test-layouts test-library test-slurm soak bench bench-links lint docs fuzz clean
 
 help:
 	@echo 'make quickstart    install, build, train a small Llama on two processes, generate text'
@@ -28,7 +28,6 @@ quickstart:
 	@scripts/quickstart.sh
 
 build:
-	@scripts/check_space.sh $(RELEASE) 3000
 	@scripts/install_dependencies.sh build
 	@$(MAKE) --no-print-directory $(RELEASE)/build.ninja
 	@cmake --build $(RELEASE)
@@ -48,6 +47,10 @@ wheel:
 portable:
 	@scripts/build_portable.sh
 
+build test test-faults test-layouts test-library test-slurm soak bench-links: space
+space:
+	@scripts/check_space.sh $(RELEASE) 3000
+
 # Ninja itself runs CMake again when a CMakeLists.txt has changed.
 $(RELEASE)/build.ninja: CMakePresets.json
 	@cmake --preset release
@@ -62,7 +65,6 @@ test-ecosystem: build
 	@scripts/test_ecosystem.sh $(RELEASE) || [ $$? -eq 77 ]
 
 test-library:
-	@scripts/check_space.sh $(RELEASE) 3000
 	@scripts/install_dependencies.sh build test
 	@scripts/test_library.sh
 
