@@ -11,7 +11,7 @@ help:
 	@echo 'make deb           install, build, make Debian packages in $(RELEASE)'
 	@echo 'make wheel         build/wheels/brigade-*.whl for the PyTorch in BRIGADE_TORCH (docs/install.md)'
 	@echo 'make portable      build/brigade-portable-*.tar.gz for it: runs where nothing is installed'
-	@echo 'make test-layouts  every layout of up to 8 ranks against one rank (50 minutes on 2 cores)'
+	@echo 'make test-layouts  every layout of up to 8 ranks against one rank (an hour and a quarter on 2 cores)'
 	@echo 'make test-ecosystem  files against transformers, tokenizers, safetensors and TensorBoard'
 	@echo 'make test-library  the library alone: also under TSan, and on libtorch 2.x where there is one'
 	@echo 'make test-slurm    training under a Slurm of four nodes in network namespaces, as root'

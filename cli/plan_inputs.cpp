@@ -36,7 +36,6 @@ const Json& hugging_face_config(const Json& file) {
              : file;
 }
 
-// Of a training config whose loss is another than cross-entropy.
 // Of a group of a training config; empty: it is not there, or no text.
 std::string text_at(const Json& file, const char* group, const char* key) {
   const auto found = file.find(group);
@@ -55,6 +54,7 @@ void read_choice(const Json& file, const char* key, Enum& value) {
   }
 }
 
+// Of a training config, whose loss may be another than cross-entropy.
 planner::HeadWork head_work(const Json& file) {
   LossOptions loss;
   read_choice(file, "loss", loss.kind);
@@ -65,6 +65,7 @@ planner::HeadWork head_work(const Json& file) {
           : 0);
 }
 
+// Of a training config; else AdamW.
 OptimizerOptions optimizer_of(const Json& file) {
   OptimizerOptions options;
   read_choice(file, "optimizer", options.kind);

@@ -1,9 +1,12 @@
 # brigade_unity_groups(TARGET [MOST]): which sources share a translation unit in
-# a unity build: those of one folder, MOST of them on average and half as many at
-# least, by a hash of their names. CMake's own batches go by order, so that one
-# new file moves all that follow it, and everything is compiled again.
+# a unity build. What libtorch's headers have a unit instantiate takes several
+# processor seconds before its own first line, so that folders of few sources
+# share one, in the order of the folders; those of a large folder are divided,
+# MOST a unit on average and half as many at least, by a hash of their names.
+# CMake's own batches go by order, so that one new file moves all that follow it,
+# and everything is compiled again.
 function(brigade_unity_groups target)
-  set(most 14)
+  set(most 20)
   if(ARGC GREATER 1)
     set(most ${ARGV1})
   endif()
@@ -22,34 +25,38 @@ function(brigade_unity_groups target)
     cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY ${source_folder} NORMALIZE)
     cmake_path(RELATIVE_PATH source BASE_DIRECTORY ${PROJECT_SOURCE_DIR})
     cmake_path(GET source PARENT_PATH folder)
-    cmake_path(GET source FILENAME file)
     string(MAKE_C_IDENTIFIER ${folder} folder)
     list(APPEND folders ${folder})
-    list(APPEND files_${folder} ${file})
+    list(APPEND files_${folder} ${source})
   endforeach()
   list(REMOVE_DUPLICATES folders)
+  set(shared_count ${most})
   foreach(folder IN LISTS folders)
-    # Groups come in powers of two: few new files change their number.
     list(LENGTH files_${folder} count)
-    set(groups 1)
+    set(unit ${folder})
+    # Units come in powers of two: few new files change their number.
+    set(units 1)
     while(count GREATER most)
-      math(EXPR groups "${groups} * 2")
+      math(EXPR units "${units} * 2")
       math(EXPR count "${count} / 2")
     endwhile()
-    foreach(source IN LISTS sources)
-      cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY ${source_folder} NORMALIZE
-        OUTPUT_VARIABLE path)
-      cmake_path(RELATIVE_PATH path BASE_DIRECTORY ${PROJECT_SOURCE_DIR})
-      cmake_path(GET path PARENT_PATH of)
-      cmake_path(GET path FILENAME file)
-      string(MAKE_C_IDENTIFIER ${of} of)
-      if(of STREQUAL folder)
-        string(SHA1 hash ${file})
-        string(SUBSTRING ${hash} 0 4 hash)
-        math(EXPR group "0x${hash} % ${groups}")
-        set_source_files_properties(${source} TARGET_DIRECTORY ${target}
-          PROPERTIES UNITY_GROUP ${folder}_${group})
+    math(EXPR doubled "${count} * 2")
+    if(units EQUAL 1 AND doubled LESS_EQUAL most)
+      math(EXPR shared_count "${shared_count} + ${count}")
+      if(shared_count GREATER most)
+        set(shared_unit ${folder}_and_others)
+        set(shared_count ${count})
       endif()
+      set(unit ${shared_unit})
+    endif()
+    foreach(source IN LISTS files_${folder})
+      cmake_path(GET source FILENAME file)
+      string(SHA1 hash ${file})
+      string(SUBSTRING ${hash} 0 4 hash)
+      math(EXPR number "0x${hash} % ${units}")
+      cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY ${PROJECT_SOURCE_DIR})
+      set_source_files_properties(${source} TARGET_DIRECTORY ${target}
+        PROPERTIES UNITY_GROUP ${unit}_${number})
     endforeach()
   endforeach()
   set_target_properties(${target} PROPERTIES UNITY_BUILD_MODE GROUP)

@@ -416,6 +416,12 @@ void add_training_schedule(std::vector<ConfigKey>& keys) {
       natural,
       kCourse,
       "largest global gradient norm; 0: no clipping");
+}
+
+void add_routers(std::vector<ConfigKey>& keys) {
+  using G = TrainingConfig;
+  const auto group = training_keys(keys);
+  const ValueRule natural = at_least(0);
   group.key(
       "router_aux_loss",
       &G::router_aux_loss,
@@ -522,6 +528,7 @@ void add_training(std::vector<ConfigKey>& keys) {
   add_training_optimizer(keys);
   add_mup(keys);
   add_training_schedule(keys);
+  add_routers(keys);
   add_training_checks(keys);
 }
 

@@ -161,8 +161,11 @@ Tensor Experts::kept_choices(const Tensor& experts, const ExpertInputs& inputs)
   }
   const double even = static_cast<double>(tokens * description_.per_token) /
                       static_cast<double>(description_.count);
+  // 1.1 times 50 is 55, not the next float64 above it.
+  constexpr double kRounding = 1 - 1e-12;
   const double capacity = std::min(
-      std::ceil(even * inputs.capacity_factor), static_cast<double>(tokens));
+      std::ceil(even * inputs.capacity_factor * kRounding),
+      static_cast<double>(tokens));
   return ops::within_capacity(
              whole, description_.count, static_cast<int64_t>(capacity))
       .index_select(1, places(cp.rank()))
@@ -222,7 +225,9 @@ void Experts::note_routing(const Routing& routing, const Tensor& weights)
     const Tensor counts =
         torch::bincount(routing.experts.flatten(), {}, description_.count)
             .cpu();
-    std::copy_n(counts.data_ptr<int64_t>(), chosen.size(), chosen.begin());
+    const auto of_expert = counts.accessor<int64_t, 1>();
+    for (size_t i = 0; i < chosen.size(); ++i)
+      chosen[i] = of_expert[static_cast<int64_t>(i)];
   }
   for (size_t i = 0; i < chosen.size(); ++i) {
     noted.chosen[i] += chosen[i];

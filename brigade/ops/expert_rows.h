@@ -9,8 +9,8 @@
 //   rows          --combine_rows()----> [N, C]
 //
 // A token's sum is made in the order of its k choices, in the wide dtype, and
-// rounded once: it depends neither on where its experts are nor on which other
-// tokens there are.
+// rounded once: it depends neither on where its experts are nor, but for a
+// capacity, on which other tokens there are.
 #pragma once
 
 #include <torch/types.h>
@@ -37,9 +37,9 @@ struct ExpertChoice {
 // ones the lower index. Builds no graph.
 Tensor choose_experts(const Tensor& scores, const ExpertChoice& choice);
 
-// experts: int64 [B, T, k], of B sequences, below `count`. Whether a token is among the first
-// `capacity` of its sequence that chose the expert: bool [B, T, k]. Later tokens
-// change nothing for earlier ones.
+// experts: int64 [B, T, k], of B sequences, below `count`. Whether a token is
+// among the first `capacity` of its sequence that chose the expert: bool
+// [B, T, k]. Later tokens change nothing for earlier ones.
 Tensor within_capacity(const Tensor& experts, int64_t count, int64_t capacity);
 
 // The pairs of a token and one of its experts, sorted by expert (in an order of
@@ -64,8 +64,8 @@ Tensor rows_of_tokens(
     const ExpertOrder& order,
     Kernels kernels = Kernels::kAuto);
 
-// rows: [R, C]; weights: wide [N, k]. Returns [N, C] of rows' dtype: the sum over
-// each token's rows times their weights.
+// rows: [R, C]; weights: wide [N, k]. Returns [N, C] of rows' dtype: the sum
+// over each token's rows times their weights.
 Tensor combine_rows(
     const Tensor& rows,
     const Tensor& weights,

@@ -108,8 +108,8 @@ struct LinearOperands {
   Tensor y;
 };
 
-// alpha a b + beta c, all of one dtype and dense in one dim: a [M, K], b [K, N],
-// c [M, N] contiguous, or undefined with an alpha of 1.
+// alpha a b + beta c, all of one dtype and dense in one dim: a [M, K],
+// b [K, N], c [M, N] contiguous, or undefined with an alpha of 1.
 struct AddedProduct {
   const Tensor& a;
   const Tensor& b;
@@ -256,7 +256,7 @@ class KernelSet {
       const Tensor& b,
       Destination destination) const = 0;
 
-  // y [M, N] = alpha a b + beta c, rounded once.
+  // y [M, N] = alpha a b + beta c, rounded once; y is none of them.
   virtual void add_product(Tensor y, const AddedProduct& product) const;
 
   // Rows of weight [V, C] by id: int64 [..] to [.., C].

@@ -156,7 +156,7 @@ double optimizer_seconds(
   // The norm reads gradients; AdamW reads and writes master and moments, reads
   // the gradient, clears it and writes the weight.
   const double bytes =
-      precision.gradient_bytes + 2.0 * (precision.optimizer_bytes) +
+      precision.gradient_bytes + 2.0 * precision.stepped_bytes +
       2.0 * precision.gradient_bytes + 2.0 * precision.weight_bytes;
   double seconds =
       device.memory(owned * bytes * training.program->elementwise_passes);

@@ -24,11 +24,13 @@ struct Precision {
   int weight_bytes = 2;
   int gradient_bytes = 4;
   double optimizer_bytes = 10;
+  // AdamW's, by which a step's time goes whatever the optimizer is.
+  double stepped_bytes = 10;
   int wire_bytes = 4;  // of a gradient while it is reduced
   // optimizer_bytes of the layers' matrices; absent: as of all others.
   std::optional<double> matrix_optimizer_bytes = {};
 
-  static Precision fp32() { return {ProductDtype::kFp32, 4, 4, 8}; }
+  static Precision fp32() { return {ProductDtype::kFp32, 4, 4, 8, 8}; }
   // Both become that optimizer's.
   void keep_states_of(const OptimizerOptions& options, WeightWidth weight) {
     const auto bytes = [&](StepUnit unit) {

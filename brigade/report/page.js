@@ -124,7 +124,7 @@ const series = [
     (s) => s.experts && s.experts.entropy
       ? Math.min(...s.experts.entropy) : null],
   ["dropped", "choices that experts had no room for",
-    (s) => s.experts && s.experts.dropped || null],
+    (s) => s.experts ? s.experts.dropped : null],
   ["margin", "margin of rewards, chosen over rejected",
     (s) => s.preference ? s.preference.margin : null],
   ["accuracy", "pairs whose chosen answer has the larger reward",

@@ -134,13 +134,15 @@ std::vector<bool> LocalTraining::judge(int fragment) {
     if (outliers[i])
       left_out_.push_back(fmt::format(
           "group {} is left out of the exchange of fragment {}: its change has "
-          "norm {:.4g}, the groups' are {:.4g} (distributed.outer_norm_limit = "
-          "{})",
+          "norm {:.4g}, the groups' are {:.4g}{}",
           i,
           fragment,
           norms[i],
           fmt::join(norms, ", "),
-          norm_limit_));
+          norm_limit_ == 0
+              ? ""
+              : fmt::format(
+                    " (distributed.outer_norm_limit = {})", norm_limit_)));
   }
   return outliers;
 }

@@ -4,6 +4,7 @@
 #include <exception>
 #include <utility>
 
+#include "brigade/ops/adamw.h"
 #include "brigade/ops/split_master.h"
 
 namespace brigade {
@@ -109,16 +110,17 @@ double OuterFragment::squared_change(const FragmentParams& params) const {
   if (!is_first_replica_)
     return 0;
   const torch::NoGradGuard no_grad;
-  double sum = 0;
+  torch::Tensor sum;
   for (size_t i = 0; i < params.size(); ++i) {
-    if (params[i].is_counted_here())
-      sum += (slot(common_, i) - master_of(params[i], options_.kernels))
-                 .to(torch::kDouble)
-                 .square()
-                 .sum()
-                 .item<double>();
+    if (!params[i].is_counted_here())
+      continue;
+    const torch::Tensor squares = ops::sum_of_squares(
+        (slot(common_, i) - master_of(params[i], options_.kernels))
+            .contiguous(),
+        options_.kernels);
+    sum = sum.defined() ? sum + squares : squares;
   }
-  return sum;
+  return sum.defined() ? sum.item<double>() : 0;
 }
 
 void OuterFragment::send(

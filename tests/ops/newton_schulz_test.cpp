@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "brigade/base/error.h"
+#include "brigade/ops/kernel_set.h"
 
 namespace brigade {
 namespace {
@@ -57,6 +58,45 @@ TEST(NewtonSchulz, InBf16SingularValuesComeNearOne) {
     const Tensor values = torch::linalg_svdvals(result, {});
     EXPECT_GT(values.min().item<double>(), 0.65);
     EXPECT_LT(values.max().item<double>(), 1.2);
+  }
+}
+
+// The products of a step in bf16, rounded once, with the wiring of both kernel
+// sets: of sizes with tiles of their own (multiples of 32) and without.
+TEST(NewtonSchulz, ProductsAreScaledAndAddedToAlikeByBothKernelSets) {
+  torch::manual_seed(4);
+  for (const auto& [rows, columns] : std::vector<std::pair<int64_t, int64_t>>{
+           {96, 160}, {192, 576}, {576, 1536}, {45, 77}}) {
+    const Tensor x = torch::randn({rows, columns}).to(torch::kBFloat16);
+    Tensor square = torch::randn({rows, rows});
+    square = (square + square.t()).to(torch::kBFloat16).contiguous();
+    const auto expect_alike = [&](const ops::AddedProduct& product,
+                                  at::IntArrayRef sizes) {
+      const auto error = [&](const ops::KernelSet& kernels) {
+        const Tensor y = torch::empty(sizes, torch::kBFloat16);
+        kernels.add_product(y, product);
+        Tensor exact = product.alpha * torch::matmul(
+                                           product.a.to(torch::kDouble),
+                                           product.b.to(torch::kDouble));
+        if (product.c.defined())
+          exact = exact + product.beta * product.c.to(torch::kDouble);
+        return ((y.to(torch::kDouble) - exact).norm() / exact.norm())
+            .item<double>();
+      };
+      EXPECT_LT(error(ops::cpu_kernels()), 2.5e-3) << rows << ", " << columns;
+      EXPECT_LT(error(ops::aten_kernels()), 2.5e-3) << rows << ", " << columns;
+    };
+    expect_alike({.a = x, .b = x.t(), .is_symmetric = true}, {rows, rows});
+    expect_alike(
+        {.a = square,
+         .b = square,
+         .alpha = 2.0315,
+         .c = square,
+         .beta = -4.775,
+         .is_symmetric = true},
+        {rows, rows});
+    expect_alike(
+        {.a = square, .b = x, .c = x, .beta = 3.4445}, {rows, columns});
   }
 }
 

@@ -28,6 +28,9 @@ TEST(Outliers, AreWhatIsNotFiniteAndNeverTheOnlyOneThatIs) {
       find_outliers({kNan, 1, kInfinity, 1.5}, 2),
       ElementsAre(true, false, true, false));
   EXPECT_THAT(find_outliers({kNan, 100}, 2), ElementsAre(true, false));
+  EXPECT_THAT(
+      find_outliers({kNan, 1, 100}, kInfinity),
+      ElementsAre(true, false, false));
   EXPECT_THAT(find_outliers({kNan, kNan}, 2), ElementsAre(true, true));
   EXPECT_THAT(find_outliers({0, 0, 0}, 2), ElementsAre(false, false, false));
   EXPECT_THAT(find_outliers({5}, 2), ElementsAre(false));

@@ -19,7 +19,7 @@ namespace {
 
 constexpr int64_t kChunk = 288;       // depth of rows in the first-level cache
 constexpr int64_t kBlockRows = 32;    // such rows
-constexpr int64_t kSumColumns = 128;  // of which their sums stay there too
+constexpr int64_t kSumColumns = 128;  // their sums are in that cache too
 constexpr int64_t kPacked = 300'000;  // elements of a packed block
 constexpr int64_t kColumns = 512;     // its columns at most,
 constexpr int64_t kDepthAtOnce = 1024;  // and its depth

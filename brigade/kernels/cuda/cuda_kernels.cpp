@@ -272,7 +272,8 @@ Tensor CudaKernels::rows_of_pairs(
     const Tensor& x,
     const ExpertPairs& pairs,
     const Tensor& weights) const {
-  if (!have_packed_rows(x))
+  // Of no rows there is nothing to launch.
+  if (!have_packed_rows(x) || pairs.pair_of_row.numel() == 0)
     return AtenKernels::rows_of_pairs(x, pairs, weights);
   const Tensor rows =
       at::empty({pairs.pair_of_row.size(0), x.size(1)}, x.options());

@@ -279,6 +279,27 @@ ExpertOrder some_experts(int64_t tokens) {
       {0, 1, 2, 3, 4});
 }
 
+TEST_P(CudaKernels, RowsOfTheExpertsThatHaveRoom) {
+  const Tensor experts =
+      choose_experts(torch::randn({40, 5}), {.per_token = 3});
+  const Tensor x = random({40, 64});
+  for (const int64_t capacity : {9, 0}) {
+    const Tensor is_kept =
+        capacity > 0 ? within_capacity(experts.unsqueeze(0), 5, capacity)[0]
+                     : torch::zeros({40, 3}, torch::kBool);
+    const ExpertOrder order =
+        order_by_expert(experts, {0, 1, 2, 3, 4}, is_kept);
+    expect_equal(
+        cuda_kernels()->rows_of_pairs(
+            on_gpu(x),
+            {order.pair_of_row.to(kGpu), order.row_of_pair.to(kGpu)},
+            {}),
+        aten_kernels().rows_of_pairs(
+            x, {order.pair_of_row, order.row_of_pair}, {}),
+        "rows");
+  }
+}
+
 TEST_P(CudaKernels, RowsOfExpertsTheirSumsAndProducts) {
   for (const int64_t columns : {64, 2048, 50}) {
     const ExpertOrder order = some_experts(70);
