@@ -41,10 +41,8 @@ Expectation
 read_value(const nlohmann::json&, const ValueRule&, nlohmann::json& out);
 Expectation
 read_value(const nlohmann::json&, const ValueRule&, std::vector<int>& out);
-Expectation read_value(
-    const nlohmann::json&,
-    const ValueRule&,
-    std::array<double, 3>& out);
+Expectation
+read_value(const nlohmann::json&, const ValueRule&, std::array<double, 3>& out);
 // One text, or a list of them that is not empty.
 Expectation read_value(
     const nlohmann::json&,

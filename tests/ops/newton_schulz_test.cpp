@@ -83,8 +83,8 @@ TEST(NewtonSchulz, ProductsAreScaledAndAddedToAlikeByBothKernelSets) {
         return ((y.to(torch::kDouble) - exact).norm() / exact.norm())
             .item<double>();
       };
-      EXPECT_LT(error(ops::cpu_kernels()), 2.5e-3) << rows << ", " << columns;
-      EXPECT_LT(error(ops::aten_kernels()), 2.5e-3) << rows << ", " << columns;
+      EXPECT_LT(error(ops::cpu_kernels()), 2.5e-3) << sizes;
+      EXPECT_LT(error(ops::aten_kernels()), 2.5e-3) << sizes;
     };
     expect_alike({.a = x, .b = x.t(), .is_symmetric = true}, {rows, rows});
     expect_alike(
