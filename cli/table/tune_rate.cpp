@@ -18,6 +18,7 @@ void add_tune_rate(CLI::App& app) {
           "Hidden sizes to train the model in, such as 64,128,256")
       ->type_name("N,N")
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->required()
       ->check(whole_number(1, 1 << 20));
   command
@@ -28,6 +29,7 @@ void add_tune_rate(CLI::App& app) {
           "four times the config's)")
       ->type_name("X,X")
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->check(number_between(1e-18, 1e18));
   command->add_option("--steps", arguments->steps, "Steps of each training")
       ->type_name("N")
