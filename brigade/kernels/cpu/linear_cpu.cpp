@@ -29,7 +29,7 @@ constexpr int64_t kTransposed = 256;  // columns of output_grad in the cache
 // So few tokens that the gradient's way from memory and back takes longest: it
 // passes by in the order of memory, a few rows at a time.
 constexpr int64_t kFewTokens = 128;
-constexpr int64_t kPassingRows = 8;        // of packed ones
+constexpr int64_t kPassingRows = 8;  // where output_grad is packed; else 32
 constexpr int64_t kPassingColumns = 2048;  // at most
 
 struct Range {
