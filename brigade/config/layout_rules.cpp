@@ -173,11 +173,6 @@ void check_experts(
         dims.ep,
         dims.replicas() / groups));
   check_routers(config.training, experts > 0, problems);
-  if (decoder.qk_norm_of_all_heads && dims.tp > 1)
-    problems.push_back(fmt::format(
-        "[config] /distributed/tp_size = {}: this model's q_norm and k_norm "
-        "are over all heads, which tp would divide; set tp_size to 1",
-        dims.tp));
 }
 
 // The model's own demands, without advice about whole layouts.

@@ -75,7 +75,9 @@ SelfAttention::Heads SelfAttention::project(
     if (!norm)
       return of_heads;
     return description_.norms_all_heads
-               ? norm->forward(of_heads.flatten(2)).view_as(of_heads)
+               ? norm->forward(
+                         of_heads.flatten(2), context_->tensor_parallel.group)
+                     .view_as(of_heads)
                : norm->forward(of_heads);
   };
   result.q = in_rotary_order(normed(q_norm_, result.q));

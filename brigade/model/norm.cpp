@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "brigade/ops/rms_norm.h"
+#include "brigade/tensor_parallel/parallel_norm.h"
 
 namespace brigade {
 
@@ -26,6 +26,12 @@ Norm::Norm(
 
 torch::Tensor Norm::forward(const torch::Tensor& x) const {
   return ops::rms_norm(x, weights_->weight, formula_, options_);
+}
+
+torch::Tensor Norm::forward(
+    const torch::Tensor& x,
+    const CommunicatorPtr& group) const {
+  return parallel_rms_norm(group, x, weights_->weight, formula_, options_);
 }
 
 ResidualStream Norm::forward(const ResidualStream& stream) const {

@@ -57,8 +57,9 @@ class Table {
   }
 
   // RMSNorm's weight.
-  ParameterRow& norm(const NormDescription& norm, int64_t size, CutUnit unit) {
-    ParameterRow& row = add(norm.name + ".weight", {size}, {.unit = unit});
+  ParameterRow&
+  norm(const NormDescription& norm, int64_t size, const TensorCut& cut) {
+    ParameterRow& row = add(norm.name + ".weight", {size}, cut);
     row.initialization = norm.scale == NormScale::kWeight
                              ? Initialization::kOnes
                              : Initialization::kZeros;
@@ -68,7 +69,7 @@ class Table {
     return row;
   }
   ParameterRow& norm(const NormDescription& norm_of_hidden) {
-    return norm(norm_of_hidden, hidden_, CutUnit::kWholeOnTokens);
+    return norm(norm_of_hidden, hidden_, {});
   }
   // Scales the values of a norm's weight, which are factors themselves.
   static void scale_norm(ParameterRow& row, double factor) {
@@ -214,20 +215,23 @@ void add_attention(const AttentionDescription& attention, Table& table) {
   table.row_parallel({"self_attn.o_proj", q_width, heads, attention.o_bias});
   struct HeadNorm {
     const std::optional<NormDescription>& norm;
-    int64_t heads;
+    TensorCut heads;
     double factor;
   };
-  for (const auto& [norm, norm_heads, norm_factor] :
-       {HeadNorm{attention.q_norm, attention.num_heads, factor},
-        HeadNorm{attention.k_norm, attention.num_key_value_heads, 1}}) {
+  for (auto& [norm, cut, norm_factor] :
+       {HeadNorm{attention.q_norm, heads, factor},
+        HeadNorm{attention.k_norm, kv_heads, 1}}) {
     if (!norm)
       continue;
     NormDescription inside = *norm;
     inside.name = "self_attn." + norm->name;
-    const int64_t heads_of_norm = attention.norms_all_heads ? norm_heads : 1;
+    TensorCut over_all = cut;
+    over_all.dim = 0;
     Table::scale_norm(
-        table.norm(
-            inside, heads_of_norm * attention.head_dim, CutUnit::kWholeOnHeads),
+        attention.norms_all_heads
+            ? table.norm(inside, cut.count * attention.head_dim, over_all)
+            : table.norm(
+                  inside, attention.head_dim, {.unit = CutUnit::kWholeOnHeads}),
         norm_factor);
   }
 }

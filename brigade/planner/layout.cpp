@@ -98,11 +98,6 @@ void check_experts(
         "[planner] ep {} does not divide the {} experts",
         layout.dims.ep,
         experts));
-  // train refuses it: the norm of q and k spans all heads.
-  if (shape.norms_all_heads && layout.dims.tp > 1)
-    problems.push_back(fmt::format(
-        "[planner] tp {}: the norm of q and k over all heads is not cut",
-        layout.dims.tp));
 }
 
 void check_pipeline(

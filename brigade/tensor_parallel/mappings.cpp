@@ -143,6 +143,10 @@ Tensor reduce_region(const Tensor& x, const CommunicatorPtr& group) {
   return Region::apply(x, group, all_reduced, same);
 }
 
+Tensor sum_region(const Tensor& x, const CommunicatorPtr& group) {
+  return Region::apply(x, group, all_reduced, all_reduced);
+}
+
 Tensor reduce_region_(Tensor x, const CommunicatorPtr& group) {
   return ReduceInPlace::apply(x, group);
 }

@@ -4,14 +4,15 @@
 //                      forward               backward
 //   copy_region        -                     all-reduce
 //   reduce_region      all-reduce            -
+//   sum_region         all-reduce            all-reduce
 //   scatter_region     slice (last dim)      all-gather
 //   gather_region      all-gather (last dim) slice
 //   scatter_tokens     slice (dim 0)         all-gather
 //   gather_tokens      all-gather (dim 0)    reduce-scatter
 //   reduce_tokens      reduce-scatter        all-gather
 //
-// copy_region and gather_tokens assume that every rank computes a different
-// part of the next operation (their gradients are parts of a sum);
+// copy_region, sum_region and gather_tokens assume that every rank computes a
+// different part of the next operation (their gradients are parts of a sum);
 // gather_region and scatter_* that every rank computes the same (their
 // gradients are equal).
 //
@@ -31,7 +32,8 @@ torch::Tensor copy_region(const torch::Tensor& x, const CommunicatorPtr& group);
 torch::Tensor reduce_region(
     const torch::Tensor& x,
     const CommunicatorPtr& group);
-// The same, on x's own memory: for a result that nothing else keeps. Autograd
+torch::Tensor sum_region(const torch::Tensor& x, const CommunicatorPtr& group);
+// reduce_region, on x's own memory: for a result that nothing else keeps. Autograd
 // refuses it where another op saved x.
 torch::Tensor reduce_region_(torch::Tensor x, const CommunicatorPtr& group);
 

@@ -65,11 +65,6 @@ TEST(Layout, ExpertsAreDividedWhereTheyDivide) {
   EXPECT_THAT(
       problems_with(llama_8b(), {.dp = 4, .ep = 2}),
       ElementsAre(HasSubstr("ep 2: llama-3-8b has no experts to divide")));
-  ModelShape olmoe = qwen;
-  olmoe.norms_all_heads = true;
-  EXPECT_THAT(
-      problems_with(olmoe, {.tp = 2}),
-      ElementsAre(HasSubstr("tp 2: the norm of q and k over all heads")));
   // All layers have experts, whose width alone is cut.
   ModelShape odd = qwen;
   odd.intermediate = 1;
