@@ -118,6 +118,17 @@ void add_variants(const ParallelDims& dims, std::vector<LayoutCase>& cases) {
       cases.push_back(sharded);
     }
   }
+  for (const char* optimizer : {"muon", "schedule_free_adamw", "sgd"}) {
+    LayoutCase stepped{
+        .dims = dims, .sequence_parallel = dims.tp > 1, .optimizer = optimizer};
+    cases.push_back(stepped);
+    for (const int stage : {1, 2, 3}) {
+      if (dims.dp * dims.cp == 1 || (stage == 3 && dims.pp > 1))
+        continue;
+      stepped.zero_stage = stage;
+      cases.push_back(stepped);
+    }
+  }
   // Where each stage has a layer.
   if (dims.pp <= 2) {
     LayoutCase adapted{
@@ -152,8 +163,14 @@ void add_experts(const ParallelDims& dims, std::vector<LayoutCase>& cases) {
     divided.ep = ep;
     const LayoutCase plain{
         .dims = divided, .sequence_parallel = dims.tp > 1, .model = "mixtral"};
-    cases.push_back(plain);
     LayoutCase other = plain;
+    other.steps = 20;
+    cases.push_back(other);
+    other = plain;
+    other.optimizer = "muon";
+    other.zero_stage = has_replicas ? 1 : 0;
+    cases.push_back(other);
+    other = plain;
     other.recompute = "full";
     other.model = "qwen2_moe";
     other.schedule = dims.pp > 1 ? "zero_bubble" : plain.schedule;
@@ -165,9 +182,6 @@ void add_experts(const ParallelDims& dims, std::vector<LayoutCase>& cases) {
     other = plain;
     other.zero_stage = has_replicas ? 2 : 0;
     for (const char* model : {"glm4_moe", "olmoe"}) {
-      // OLMoE's norms are over the heads that tp would divide.
-      if (dims.tp > 1 && std::string_view(model) == "olmoe")
-        continue;
       other.model = model;
       cases.push_back(other);
     }
@@ -210,6 +224,10 @@ std::string name_of(const LayoutCase& layout) {
     name += "_" + layout.model;
   if (layout.adapter > 0)
     name += fmt::format("_{}{}", layout.adapter_form, layout.adapter);
+  if (layout.optimizer != "adamw")
+    name += "_" + layout.optimizer;
+  if (layout.steps != 6)
+    name += fmt::format("_steps{}", layout.steps);
   if (layout.zero_stage > 0)
     name += fmt::format("_zero{}", layout.zero_stage);
   if (layout.dtype != "float32")
@@ -349,6 +367,8 @@ std::vector<std::string> overrides_of(const LayoutCase& layout) {
           "training.micro_batch_size={}",
           sequences_of_step(dims.dp) / (dims.dp * kAccumulation)),
       fmt::format("training.gradient_accumulation_steps={}", kAccumulation),
+      "training.optimizer=" + layout.optimizer,
+      fmt::format("training.total_train_steps={}", layout.steps),
       "model.dtype=" + layout.dtype,
       "model.kernels=" + layout.kernels};
   for (const Axis axis : kNamedAxes)
@@ -373,7 +393,12 @@ std::vector<std::string> overrides_of(const LayoutCase& layout) {
       overrides.emplace_back("adapter.use_dora=true");
     return overrides;
   }
-  overrides.push_back(fmt::format("training.adam_eps={}", kAdamEps));
+  if (layout.optimizer == "sgd")
+    overrides.emplace_back("training.sgd_momentum=0.9");
+  else
+    overrides.push_back(fmt::format("training.adam_eps={}", kAdamEps));
+  if (layout.optimizer == "muon")
+    overrides.emplace_back("training.muon_dtype=float32");
   overrides.push_back(
       fmt::format("model.config.tie_word_embeddings={}", layout.tied));
   for (std::string& text : model_of(layout))

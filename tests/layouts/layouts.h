@@ -23,6 +23,8 @@ struct LayoutCase {
   // "qwen3": norms of q and k, biases of q, k and v, a sliding window;
   // "biases": of every linear.
   std::string model = "llama";
+  std::string optimizer = "adamw";
+  int steps = 6;
   std::string dtype = "float32";
   int zero_stage = 0;
   // Rank of adapters of every linear, beside a frozen model; 0: the model

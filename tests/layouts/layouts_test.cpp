@@ -138,8 +138,10 @@ TEST_P(Layout, TrainsAsOneRankDoes) {
   const LayoutCase& layout = GetParam();
   const TrainingResult& expected = tiny_training().oracle(layout);
   ASSERT_EQ(expected.failure, "");
-  ASSERT_EQ(expected.losses.size(), size_t{kSteps});
-  ASSERT_EQ(expected.eval_losses.size(), size_t{kSteps / kEvalEvery});
+  ASSERT_EQ(expected.losses.size(), static_cast<size_t>(layout.steps));
+  ASSERT_EQ(
+      expected.eval_losses.size(),
+      static_cast<size_t>(layout.steps / kEvalEvery));
   if (layout.adapter > 0) {
     // Of 4 layers' linears A and B, and magnitudes.
     size_t linears = 4 * 7;
@@ -158,7 +160,8 @@ TEST_P(Layout, TrainsAsOneRankDoes) {
   if (layout.adapter == 0) {
     EXPECT_GT(expected.grad_norms.front(), 1.0);
   }
-  if (layout.adapter == 0 && layout.dtype == "float32") {
+  if (layout.adapter == 0 && layout.dtype == "float32" &&
+      layout.optimizer == "adamw") {
     EXPECT_LT(expected.losses.back(), expected.losses.front() - 1);
   }
 
@@ -270,7 +273,7 @@ TEST_P(PyTorchOracle, TrainsAsOneRankDoes) {
   if (one_rank.masked)
     fs::copy_file(training.masked_dataset() + ".mask", folder / "tokens.mask");
   const nlohmann::json settings = {
-      {"steps", kSteps},
+      {"steps", one_rank.steps},
       {"sequences", sequences_of_step(1)},
       {"seq_length", 48},
       {"learning_rate", 1e-2},

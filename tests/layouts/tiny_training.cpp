@@ -122,7 +122,6 @@ TinyTraining::TinyTraining()
       masked_dataset_(write_masked_copy(dataset_)) {
   auto config = testing::tiny_run(dataset_);
   auto& training = config["training"];
-  training["total_train_steps"] = kSteps;
   // Well below the first norms, which are above 1.
   training["grad_clip"] = 0.5;
   training["eval_every"] = kEvalEvery;
@@ -184,7 +183,7 @@ TrainingResult TinyTraining::train(
     const fs::path checkpoints = run / "checkpoints";
     result.gradients = tensors_of(Checkpoint(checkpoints / "1"), "exp_avg.");
     result.weights =
-        tensors_of(Checkpoint(checkpoints / std::to_string(kSteps)), "");
+        tensors_of(Checkpoint(checkpoints / std::to_string(layout.steps)), "");
   } catch (const Error& error) {
     result.failure = error.what();
   }
@@ -200,6 +199,8 @@ const TrainingResult& TinyTraining::oracle(const LayoutCase& layout) {
       .masked = layout.masked,
       .packed = layout.packed,
       .model = layout.model,
+      .optimizer = layout.optimizer,
+      .steps = layout.steps,
       .dtype = layout.dtype,
       .adapter = layout.adapter,
       .adapter_form = layout.adapter_form};

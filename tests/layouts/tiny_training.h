@@ -1,4 +1,4 @@
-// Six steps of one layout by the real trainer, its ranks as threads, and what
+// A few steps of one layout by the real trainer, its ranks as threads, and what
 // came out of them.
 #pragma once
 
@@ -14,7 +14,6 @@
 
 namespace brigade {
 
-inline constexpr int kSteps = 6;
 // One batch of the held-out part after every third step.
 inline constexpr int kEvalEvery = 3;
 inline constexpr double kEvalFraction = 0.2;
