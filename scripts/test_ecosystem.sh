@@ -1,7 +1,8 @@
 #!/bin/bash
 # Holds Brigade's files against the Python ecosystem's own readers and writers:
 # transformers, tokenizers, safetensors, TensorBoard, gguf, peft, trl; its evaluation
-# against lm-evaluation-harness; and its ranks under torchrun. Needs a built program.
+# against lm-evaluation-harness; optimizers against bitsandbytes and schedulefree;
+# and its ranks under torchrun. Needs a built program.
 #   scripts/test_ecosystem.sh BUILD_FOLDER
 #   VENV=FOLDER        # default build/venv-ecosystem; some 6 GB with torch
 # Skips, with exit code 77, where the environment cannot be made.
@@ -11,7 +12,8 @@ build=${1:?usage: scripts/test_ecosystem.sh BUILD_FOLDER}
 venv=${VENV:-$PWD/build/venv-ecosystem}
 packages=(torch==2.14.1 transformers==5.23.0 tokenizers==0.23.3
   safetensors==0.8.0 tensorboard==2.21.0 "lm_eval[hf]==0.4.13" sentencepiece
-  protobuf numpy gguf==0.19.0 pyarrow==26.0.1 peft==0.21.2 trl==1.16.0)
+  protobuf numpy gguf==0.19.0 pyarrow==26.0.1 peft==0.21.2 trl==1.16.0
+  bitsandbytes==0.50.2 schedulefree==1.4.1)
 made=$venv/.made-$(echo "${packages[@]}" | cksum | cut -d ' ' -f 1)
 
 if ! [ -e "$made" ]; then
@@ -29,34 +31,14 @@ if [ -x build/cuda/brigade ]; then
   programs+=(build/cuda/brigade)
 fi
 status=0
-HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false \
-  "$venv/bin/python" tests/ecosystem/ecosystem_test.py "$build/brigade" ||
-  status=1
-"$venv/bin/python" tests/ecosystem/regex_test.py "$build/brigade" || status=1
-TOKENIZERS_PARALLELISM=false \
-  "$venv/bin/python" tests/ecosystem/harness_test.py "$build/brigade" ||
-  status=1
-HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false \
-  "$venv/bin/python" tests/ecosystem/foreign_files_test.py "$build/brigade" ||
-  status=1
-HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false \
-  "$venv/bin/python" tests/ecosystem/chat_test.py "$build/brigade" || status=1
-HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false \
-  "$venv/bin/python" tests/ecosystem/gguf_test.py "$build/brigade" || status=1
-HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false \
-  "$venv/bin/python" tests/ecosystem/peft_test.py "$build/brigade" || status=1
-HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false \
-  "$venv/bin/python" tests/ecosystem/preference_test.py "$build/brigade" ||
-  status=1
-HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false \
-  "$venv/bin/python" tests/ecosystem/sft_test.py "$build/brigade" || status=1
-HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false \
-  "$venv/bin/python" tests/ecosystem/distill_test.py "$build/brigade" ||
-  status=1
-HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false \
-  "$venv/bin/python" tests/ecosystem/mup_test.py "$build/brigade" || status=1
-HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false \
-  "$venv/bin/python" tests/ecosystem/muon_test.py "$build/brigade" || status=1
+export TOKENIZERS_PARALLELISM=false
+"$venv/bin/python" tests/ecosystem/harness_test.py "$build/brigade" || status=1
+export HF_HUB_OFFLINE=1
+for test in ecosystem regex foreign_files chat gguf peft preference sft distill \
+  mup optimizers; do
+  "$venv/bin/python" "tests/ecosystem/${test}_test.py" "$build/brigade" ||
+    status=1
+done
 "$venv/bin/python" tests/ecosystem/torchrun_test.py "${programs[@]}" ||
   status=1
 exit $status
