@@ -34,6 +34,10 @@ Tolerances tolerances(const LayoutCase& layout) {
     return {2e-2, 2e-1};
   if (layout.dtype == "bfloat16")
     return {2e-2, 2e-2};
+  // Of 90,000 choices one may be between experts that tie but for last bits,
+  // whose gradients that token changes.
+  if (layout.steps > 6)
+    return {.tensor = 5e-3};
   return {};
 }
 
