@@ -89,17 +89,51 @@ std::vector<Layout> layouts() {
       {"dp2_cp2_tp2_zero3", {.dp = 2, .tp = 2, .cp = 2}, {cp, tp, zero3}}};
 }
 
+// With each way of dividing 4 experts.
+std::vector<Layout> layouts_of_experts() {
+  const std::string ep2 = "distributed.ep_size=2";
+  const std::string ep4 = "distributed.ep_size=4";
+  const std::string cp = "distributed.cp_size=2";
+  return {
+      {"one", {}, {}},
+      {"dp2", {.dp = 2}, {}},
+      {"dp2_ep2", {.dp = 2, .ep = 2}, {ep2}},
+      {"cp2_ep2_zero1",
+       {.cp = 2, .ep = 2},
+       {cp, ep2, "distributed.zero_stage=1"}},
+      {"dp4_ep4", {.dp = 4, .ep = 4}, {ep4}},
+      {"dp4_ep2_zero3", {.dp = 4, .ep = 2}, {ep2, "distributed.zero_stage=3"}},
+      {"dp2_pp2_ep2",
+       {.dp = 2, .pp = 2, .ep = 2},
+       {"distributed.pp_size=2", ep2}},
+      {"dp2_cp2_tp2_ep4_zero2",
+       {.dp = 2, .tp = 2, .cp = 2, .ep = 4},
+       {cp, "distributed.tp_size=2", ep4, "distributed.zero_stage=2"}}};
+}
+
 size_t pairs_per_loaded_one() {
   const char* text = ::getenv("BRIGADE_ALL_LAYOUTS");
   return text == nullptr ? 1 : std::stoul(text);
 }
 
-class CheckpointLayouts : public ::testing::TestWithParam<const char*> {
+struct StoredModel {
+  std::string name;
+  std::string dtype;
+  bool has_experts = false;
+};
+
+class CheckpointLayouts : public ::testing::TestWithParam<StoredModel> {
  protected:
   CheckpointLayouts() {
     auto config = testing::tiny_run(testing::prepare_bytes(
         folder_ / "tokens", testing::made_up_text(6000)));
-    config["model"]["dtype"] = GetParam();
+    config["model"]["dtype"] = GetParam().dtype;
+    if (GetParam().has_experts)
+      config["model"]["config"].update(
+          {{"architectures", {"MixtralForCausalLM"}},
+           {"model_type", "mixtral"},
+           {"num_local_experts", 4},
+           {"num_experts_per_tok", 2}});
     config["training"]["total_train_steps"] = 2;
     config["training"]["gradient_accumulation_steps"] = 2;
     testing::write_file(folder_ / "run.json", config.dump());
@@ -181,8 +215,10 @@ class CheckpointLayouts : public ::testing::TestWithParam<const char*> {
 };
 
 TEST_P(CheckpointLayouts, AnyLayoutLoadsWhatAnyOtherSaved) {
+  const std::vector<Layout> tried =
+      GetParam().has_experts ? layouts_of_experts() : layouts();
   std::vector<Passed> saved;
-  for (const Layout& layout : layouts()) {
+  for (const Layout& layout : tried) {
     SCOPED_TRACE("saved under " + layout.name);
     const fs::path& source = sources_[saved.size() % sources_.size()];
     const fs::path to = folder_ / layout.name;
@@ -194,7 +230,7 @@ TEST_P(CheckpointLayouts, AnyLayoutLoadsWhatAnyOtherSaved) {
   ASSERT_FALSE(HasFailure());
   const size_t step = pairs_per_loaded_one();
   size_t index = 0;
-  for (const Layout& layout : layouts()) {
+  for (const Layout& layout : tried) {
     SCOPED_TRACE("loaded under " + layout.name);
     std::vector<Passed> taken;
     for (size_t i = index++ % step; i < saved.size(); i += step)
@@ -205,9 +241,13 @@ TEST_P(CheckpointLayouts, AnyLayoutLoadsWhatAnyOtherSaved) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Dtypes,
+    Models,
     CheckpointLayouts,
-    ::testing::Values("float32", "bfloat16"));
+    ::testing::Values(
+        StoredModel{"dense", "float32"},
+        StoredModel{"dense_bf16", "bfloat16"},
+        StoredModel{"experts", "bfloat16", true}),
+    [](const auto& test) { return test.param.name; });
 
 }  // namespace
 }  // namespace brigade
