@@ -2,8 +2,6 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <array>
-
 #include "brigade/comm/mpi/mpi_communicator.h"
 #include "tests/support/program.h"
 
@@ -22,7 +20,13 @@ Arguments mpirun(int ranks, const Arguments& command) {
   return all;
 }
 
-class LayoutOverMpi : public ::testing::TestWithParam<Arguments> {
+struct MpiLayout {
+  const char* name;
+  Arguments layout;
+  Arguments model = {};
+};
+
+class LayoutOverMpi : public ::testing::TestWithParam<MpiLayout> {
  protected:
   void SetUp() override {
     if (!has_mpi())
@@ -37,11 +41,13 @@ TEST_P(LayoutOverMpi, TrainsAsOneRankDoes) {
   auto config = testing::tiny_run(
       testing::prepare_bytes(folder / "text", testing::made_up_text(20000)));
   // Of one rank; the layout gives its own micro-batches.
-  const Arguments train{
+  Arguments train{
       "train",
       "--config",
       (folder / "config.json").string(),
       "training.total_train_steps=5"};
+  const Arguments& model = GetParam().model;
+  train.insert(train.end(), model.begin(), model.end());
   testing::write_file(folder / "config.json", config.dump());
   const auto with = [&](const Arguments& more, const std::string& run) {
     Arguments all = train;
@@ -54,7 +60,7 @@ TEST_P(LayoutOverMpi, TrainsAsOneRankDoes) {
       "alone"));
   ASSERT_EQ(alone.exit_code, 0) << alone.err;
 
-  Arguments layout = GetParam();
+  Arguments layout = GetParam().layout;
   layout.push_back("distributed.backend=mpi");
   const auto over_mpi =
       testing::StartedProgram("mpirun", mpirun(4, with(layout, "mpi"))).wait();
@@ -67,39 +73,49 @@ TEST_P(LayoutOverMpi, TrainsAsOneRankDoes) {
       2e-5);
 }
 
-std::string name_of_layout(const ::testing::TestParamInfo<Arguments>& param) {
-  static constexpr std::array kNames{
-      "dp4", "tp2_sp", "pp2", "cp2_zero2", "tp2_pp2"};
-  return kNames.at(param.index);
-}
-
 INSTANTIATE_TEST_SUITE_P(
     Of4Ranks,
     LayoutOverMpi,
     ::testing::Values(
-        Arguments{
-            "training.micro_batch_size=1",
-            "training.gradient_accumulation_steps=2"},
-        Arguments{
-            "distributed.tp_size=2",
-            "distributed.sequence_parallel=true",
-            "training.micro_batch_size=1",
-            "training.gradient_accumulation_steps=4"},
-        Arguments{
-            "distributed.pp_size=2",
-            "training.micro_batch_size=1",
-            "training.gradient_accumulation_steps=4"},
-        Arguments{
-            "distributed.cp_size=2",
-            "distributed.zero_stage=2",
-            "training.micro_batch_size=1",
-            "training.gradient_accumulation_steps=4"},
-        Arguments{
-            "distributed.tp_size=2",
-            "distributed.pp_size=2",
-            "training.micro_batch_size=2",
-            "training.gradient_accumulation_steps=4"}),
-    name_of_layout);
+        MpiLayout{
+            "dp4",
+            {"training.micro_batch_size=1",
+             "training.gradient_accumulation_steps=2"}},
+        MpiLayout{
+            "tp2_sp",
+            {"distributed.tp_size=2",
+             "distributed.sequence_parallel=true",
+             "training.micro_batch_size=1",
+             "training.gradient_accumulation_steps=4"}},
+        MpiLayout{
+            "pp2",
+            {"distributed.pp_size=2",
+             "training.micro_batch_size=1",
+             "training.gradient_accumulation_steps=4"}},
+        MpiLayout{
+            "cp2_zero2",
+            {"distributed.cp_size=2",
+             "distributed.zero_stage=2",
+             "training.micro_batch_size=1",
+             "training.gradient_accumulation_steps=4"}},
+        MpiLayout{
+            "tp2_pp2",
+            {"distributed.tp_size=2",
+             "distributed.pp_size=2",
+             "training.micro_batch_size=2",
+             "training.gradient_accumulation_steps=4"}},
+        MpiLayout{
+            "ep2_zero1",
+            {"distributed.ep_size=2",
+             "distributed.zero_stage=1",
+             "training.micro_batch_size=1",
+             "training.gradient_accumulation_steps=2"},
+            {R"(model.config.architectures=["MixtralForCausalLM"])",
+             "model.config.model_type=mixtral",
+             "model.config.num_local_experts=4",
+             "model.config.num_experts_per_tok=2",
+             "training.router_aux_loss=0.05"}}),
+    [](const auto& test) { return std::string(test.param.name); });
 
 TEST(OverMpi, RanksOfAnotherLauncherAreAConfigErrorThatSaysHowToStart) {
   const testing::RunsFolder folder;
