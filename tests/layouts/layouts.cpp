@@ -512,6 +512,7 @@ std::vector<LayoutCase> quick_layouts() {
        .schedule = "zero_bubble",
        .model = "mixtral_with_capacity"},
       {.dims = {.tp = 2}, .sequence_parallel = true, .model = "glm4_moe"},
+      {.dims = {.tp = 4}, .sequence_parallel = true, .model = "olmoe"},
       {.dims = {.cp = 2}, .model = "glm4_moe"},
       {.dims = {.pp = 2}, .recompute = "full", .model = "glm4_moe"},
       {.dims = {.dp = 2, .ep = 2}, .model = "glm4_moe", .zero_stage = 3},
