@@ -91,6 +91,8 @@ void export_model(const ExportArguments& arguments) {
   ExportOptions options;
   options.max_shard_bytes = static_cast<uint64_t>(arguments.shard_gb * 1e9);
   options.dtype = arguments.dtype;
+  if (arguments.experts == to_string(ExpertTensors::kFused))
+    options.experts = ExpertTensors::kFused;
   options.merges_adapter = arguments.merges;
   options.adapter = arguments.adapter;
   if (arguments.upcycle > 0)

@@ -73,7 +73,8 @@ void evaluate(const EvaluateArguments& arguments);
 struct ExportArguments {
   std::string run;
   std::string out;
-  std::string dtype;  // "": the model's
+  std::string dtype;    // "": the model's
+  std::string experts;  // as ExpertTensors names them; "": separate
   double shard_gb = 5;
   std::string gguf;               // instead of out
   std::string type;               // of the GGUF; "": as stored

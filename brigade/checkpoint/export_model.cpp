@@ -115,6 +115,12 @@ ExportedModel write_folder(
     const fs::path& out,
     const ExportOptions& options) {
   const ModelToExport model = options.upcycle ? upcycle(given, options) : given;
+  if (options.experts == ExpertTensors::kFused && !model.config.experts)
+    throw ConfigError(fmt::format(
+        "[export] --experts fused: {} describes a {}, which has no experts; "
+        "leave it out",
+        model.file.string(),
+        name_of(model.config.architecture).class_name));
   HuggingFaceExport request;
   request.out = out;
   request.config =
@@ -127,6 +133,7 @@ ExportedModel write_folder(
   put("eos_token_id", options.eos_token_id);
   request.tensors = list_parameters(model.config);
   request.dtype = stored_dtype(model.dtype, model.file);
+  request.experts = options.experts;
   const int64_t parameters = parameter_count(model.config);
   uint64_t done_bytes = 0;
   const uint64_t total_bytes =
@@ -282,6 +289,11 @@ ExportedModel export_adapter_of_run(
     throw ConfigError(fmt::format(
         "[export] '{}' is an adapter's run, which has no MLPs to make experts "
         "of: merge it with --merge",
+        checkpoint.directory().string()));
+  if (options.experts == ExpertTensors::kFused)
+    throw ConfigError(fmt::format(
+        "[export] --experts fused: '{}' is an adapter's run, which is written "
+        "with a tensor per expert; leave it out, or merge it with --merge",
         checkpoint.directory().string()));
   const fs::path file = checkpoint.directory() / kManifestFile;
   return {

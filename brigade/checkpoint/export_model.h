@@ -14,6 +14,7 @@
 #include "brigade/checkpoint/checkpoint.h"
 #include "brigade/checkpoint/stored_values.h"
 #include "brigade/model_spec/upcycle.h"
+#include "brigade/options/expert_tensors.h"
 
 namespace brigade {
 
@@ -36,6 +37,8 @@ struct ExportOptions {
   bool merges_adapter = false;
   // A folder with the adapter of a Hugging Face folder; with merges_adapter.
   std::filesystem::path adapter;
+  // kFused is a ConfigError for a model without experts and for an adapter.
+  ExpertTensors experts = ExpertTensors::kSeparate;
   // A model with experts is written, made of the dense one.
   std::optional<UpcycleOptions> upcycle;
   // The whole weight that a router begins with; with upcycle.
@@ -54,7 +57,8 @@ struct ExportOptions {
 // run folder. Without options.dtype every tensor has the bytes that the
 // checkpoint holds; config.json keeps the keys of the config that the model
 // came with; its generation_config.json and tokenizer files come along. Of an
-// adapter's run see merges_adapter. Throws DataError when the checkpoint holds no such model, and what
+// adapter's run see merges_adapter. Throws DataError when the checkpoint holds
+// no such model, ConfigError for options that do not go with it, and what
 // export_hugging_face() throws.
 ExportedModel export_checkpoint(
     const std::filesystem::path& checkpoint,

@@ -9,6 +9,7 @@
 #include <system_error>
 
 #include "brigade/base/error.h"
+#include "brigade/checkpoint/folder_tensors.h"
 #include "brigade/checkpoint/torch_dtype.h"
 #include "brigade/files/file.h"
 #include "brigade/safetensors/writer.h"
@@ -33,21 +34,18 @@ constexpr std::array kTokenizerDescriptions = {
 using Shard = std::vector<TensorSpec>;
 
 // In the model's order, each shard as full as it can be.
-std::vector<Shard> plan_shards(const HuggingFaceExport& request) {
+std::vector<Shard> plan_shards(
+    const std::vector<FolderTensor>& tensors,
+    uint64_t max_shard_bytes) {
   std::vector<Shard> shards(1);
   uint64_t shard_bytes = 0;
-  for (const ParameterRow& tensor : request.tensors) {
-    TensorSpec spec{
-        tensor.name,
-        tensor.is_float32 ? SafetensorsDtype::kF32 : request.dtype,
-        {tensor.shape.begin(), tensor.shape.end()}};
-    const uint64_t bytes = size_bytes(spec);
-    if (!shards.back().empty() &&
-        shard_bytes + bytes > request.max_shard_bytes) {
+  for (const FolderTensor& tensor : tensors) {
+    const uint64_t bytes = size_bytes(tensor.spec);
+    if (!shards.back().empty() && shard_bytes + bytes > max_shard_bytes) {
       shards.emplace_back();
       shard_bytes = 0;
     }
-    shards.back().push_back(std::move(spec));
+    shards.back().push_back(tensor.spec);
     shard_bytes += bytes;
   }
   return shards;
@@ -59,35 +57,57 @@ std::string shard_name(size_t index, size_t count) {
                           "model-{:05}-of-{:05}.safetensors", index + 1, count);
 }
 
-// The tensor, contiguous, if it is what `spec` promised to the header.
+// The parameter, contiguous, if it is what the header promises.
 torch::Tensor read_checked(
     const HuggingFaceExport& request,
-    const TensorSpec& spec) {
-  const torch::Tensor tensor = request.read(spec.name).contiguous();
-  const std::vector<int64_t> shape(spec.shape.begin(), spec.shape.end());
-  if (tensor.sizes().vec() != shape ||
-      tensor.scalar_type() != torch_dtype(spec.dtype, spec.name)) {
+    const ParameterRow& row,
+    SafetensorsDtype dtype) {
+  const torch::Tensor tensor = request.read(row.name).contiguous();
+  if (tensor.sizes().vec() != row.shape ||
+      tensor.scalar_type() != torch_dtype(dtype, row.name)) {
     throw DataError(fmt::format(
         "[export] '{}' is {} [{}] in the checkpoint, but the model's is {} "
         "[{}]",
-        spec.name,
+        row.name,
         c10::toString(tensor.scalar_type()),
         fmt::join(tensor.sizes(), ", "),
-        name_of(spec.dtype),
-        fmt::join(spec.shape, ", ")));
+        name_of(dtype),
+        fmt::join(row.shape, ", ")));
   }
   return tensor;
 }
 
+torch::Tensor read_whole(
+    const HuggingFaceExport& request,
+    const FolderTensor& tensor) {
+  const auto& [name, dtype, shape] = tensor.spec;
+  if (tensor.rows.size() == 1)
+    return read_checked(request, tensor.rows.front(), dtype);
+  const torch::Tensor whole = torch::empty(
+      std::vector<int64_t>(shape.begin(), shape.end()),
+      torch_dtype(dtype, name));
+  const torch::Tensor matrix = whole.flatten(0, 1);
+  for (const ParameterRow& row : tensor.rows)
+    matrix.narrow(0, row.stack_row, row.shape.at(0))
+        .copy_(read_checked(request, row, dtype));
+  return whole;
+}
+
 void write_weights(const HuggingFaceExport& request, const fs::path& folder) {
-  const std::vector<Shard> shards = plan_shards(request);
+  const std::vector<FolderTensor> tensors =
+      list_folder_tensors(request.tensors, request.dtype, request.experts);
+  std::map<std::string, const FolderTensor*> by_name;
+  for (const FolderTensor& tensor : tensors)
+    by_name.emplace(tensor.spec.name, &tensor);
+  const std::vector<Shard> shards =
+      plan_shards(tensors, request.max_shard_bytes);
   json weight_map = json::object();
   uint64_t total_bytes = 0;
   for (size_t i = 0; i < shards.size(); ++i) {
     const std::string name = shard_name(i, shards.size());
     SafetensorsWriter writer(folder / name, shards[i]);
     for (const TensorSpec& spec : writer.order()) {
-      const torch::Tensor tensor = read_checked(request, spec);
+      const torch::Tensor tensor = read_whole(request, *by_name.at(spec.name));
       writer.write_next(
           {static_cast<const std::byte*>(tensor.data_ptr()), tensor.nbytes()});
       weight_map[spec.name] = name;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "brigade/checkpoint/hugging_face.h"
+#include "brigade/options/expert_tensors.h"
 #include "brigade/safetensors/dtype.h"
 
 namespace brigade {
@@ -26,9 +27,10 @@ struct HuggingFaceExport {
   std::filesystem::path out;          // must not exist, or be an empty folder
   nlohmann::json config;              // config.json, to_hugging_face_json()
   std::vector<ParameterRow> tensors;  // the whole model
-  SafetensorsDtype dtype = SafetensorsDtype::kF32;  // of all of them
+  SafetensorsDtype dtype = SafetensorsDtype::kF32;   // of all of them
+  ExpertTensors experts = ExpertTensors::kSeparate;  // how they are written
   // The whole tensor of that name, in `dtype`, on the CPU. Called once for
-  // each, so that one at a time is in memory.
+  // each, so that one tensor of the folder and one of these are in memory.
   std::function<torch::Tensor(const std::string& name)> read;
   // Tokenizer files, and a generation_config.json where the model came with
   // one: else it is made of `config`.

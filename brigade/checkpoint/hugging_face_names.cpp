@@ -120,15 +120,9 @@ class Locator {
   }
   const SafetensorsTensor* find(std::string_view name) const {
     const SafetensorsTensor* found = folder_.find(stored_name(name));
-    // transformers 5 has another name for Mixtral's in memory, which is in
-    // files of other programs.
-    constexpr std::string_view kBlock = ".block_sparse_moe.";
-    const size_t at = name.find(kBlock);
-    if (found != nullptr || at == std::string_view::npos)
+    if (found != nullptr)
       return found;
-    std::string renamed(name);
-    renamed.replace(at, kBlock.size(), ".mlp.");
-    return folder_.find(stored_name(renamed));
+    return folder_.find(stored_name(name_in_memory(name)));
   }
 
   void check(
@@ -268,6 +262,15 @@ class Locator {
 };
 
 }  // namespace
+
+std::string name_in_memory(std::string_view name) {
+  constexpr std::string_view kBlock = ".block_sparse_moe.";
+  std::string renamed(name);
+  const size_t at = name.find(kBlock);
+  if (at != std::string_view::npos)
+    renamed.replace(at, kBlock.size(), ".mlp.");
+  return renamed;
+}
 
 std::map<std::string, StoredTensor> locate_tensors(
     const SafetensorsFolder& folder,

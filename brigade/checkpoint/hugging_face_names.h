@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "brigade/model_spec/parameter_table.h"
@@ -25,5 +26,9 @@ struct StoredTensor {
 std::map<std::string, StoredTensor> locate_tensors(
     const SafetensorsFolder& folder,
     const std::vector<ParameterRow>& expected);
+
+// What transformers 5 calls a parameter in memory: Mixtral's block has another
+// name there than in the files of a tensor per expert.
+std::string name_in_memory(std::string_view name);
 
 }  // namespace brigade

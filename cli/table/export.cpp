@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "brigade/base/error.h"
+#include "brigade/options/expert_tensors.h"
 #include "cli/commands.h"
 #include "cli/torch_commands.h"
 
@@ -43,6 +44,10 @@ void check_combination(const ExportArguments& arguments) {
     throw ConfigError(
         "[export] --dtype is of a Hugging Face folder: give --out, or --type "
         "for a GGUF file");
+  if (!arguments.experts.empty() && arguments.out.empty())
+    throw ConfigError(
+        "[export] --experts is of a Hugging Face folder: give --out; a GGUF "
+        "file has a layer's experts together in any case");
 }
 
 }  // namespace
@@ -79,6 +84,15 @@ void add_export(CLI::App& app) {
           arguments->dtype,
           "Round the weights (default: the model's)")
       ->check(one_of({"float32", "bfloat16"}));
+  command
+      ->add_option(
+          "--experts",
+          arguments->experts,
+          "One tensor per expert (default), or a layer's together, as "
+          "transformers 5 has\nthem in memory")
+      ->check(one_of(
+          {to_string(ExpertTensors::kSeparate),
+           to_string(ExpertTensors::kFused)}));
   command
       ->add_option(
           "--shard-gb",

@@ -6,6 +6,8 @@
 #include <sys/stat.h>
 
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <set>
@@ -260,6 +262,38 @@ TEST_F(EveryCommand, AWordThatJsonReadsAsSomethingElseIsQuoted) {
   }
   EXPECT_EQ(shell_path("-a"), "./-a");
   EXPECT_EQ(shell_path("a-b"), "a-b");
+}
+
+TEST_F(EveryCommand, ExpertsAreExportedInTheLayoutThatIsAskedFor) {
+  const std::string fused = " --experts fused";
+  for (const auto& [arguments, reason] :
+       {std::pair{
+            "--run {D}/run --out {T}/x", "LlamaForCausalLM, which has no"},
+        {"--run {D}/model --out {T}/x", "LlamaForCausalLM, which has no"},
+        {"--run {D}/run --gguf {T}/x", "--experts is of a Hugging Face"}}) {
+    EXPECT_EQ(run("export " + (arguments + fused)), 2);
+    EXPECT_THAT(err(), HasSubstr(reason)) << arguments;
+  }
+  EXPECT_EQ(run("export --run {D}/run --out {T}/x --experts fuse"), 2);
+  EXPECT_THAT(err(), HasSubstr("none of separate, fused"));
+  ASSERT_TRUE(fs::is_empty(folder_) || !fs::exists(folder_ / "x"));
+  const auto weights = [&](const std::string& name) {
+    std::ifstream file(folder_ / name / "model.safetensors");
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  const std::string upcycle = "export --run {D}/run --upcycle 2 --out ";
+  ASSERT_EQ(run(upcycle + "{T}/fused" + fused), 0) << err();
+  ASSERT_EQ(run(upcycle + "{T}/default"), 0) << err();
+  EXPECT_THAT(weights("fused"), HasSubstr("0.mlp.experts.gate_up_proj\""));
+  for (const char* name : {"fused", "default"}) {
+    ASSERT_EQ(
+        run(fmt::format(
+            "export --run {{T}}/{0} --out {{T}}/{0}_again --experts separate",
+            name)),
+        0)
+        << err();
+    EXPECT_EQ(weights(std::string(name) + "_again"), weights("default"));
+  }
 }
 
 TEST_F(EveryCommand, ANameOfAFileIsNotEmpty) {

@@ -146,6 +146,8 @@ class Ecosystem(TestInFolder):
         self.assertLess(
             abs(self.evaluate(saved)["loss"] - mine["loss"]), 1e-6)
         self.check_export_of_folder(saved, theirs)
+        if "num_experts_per_tok" in MODELS[model]:
+            self.check_fused_experts(run_folder, exported, theirs)
         return exported, theirs, run_folder
 
     def check_export_of_folder(self, saved, model):
@@ -168,6 +170,31 @@ class Ecosystem(TestInFolder):
                     weight.dtype == again.dtype,
                     dtype == "float32" or not name.endswith(
                         "e_score_correction_bias"), name)
+
+    def check_fused_experts(self, run_folder, exported, model):
+        """A layer's experts together: the tensors that transformers has in
+        memory, which it loads, and the same model."""
+        fused = exported.with_name(f"{exported.name}-fused")
+        run("export", "--run", run_folder, "--out", fused, "--experts",
+            "fused")
+        memory = exported.with_name(f"{exported.name}-memory")
+        model.save_pretrained(memory, save_original_format=False)
+        mine, theirs = (
+            safetensors.torch.load_file(folder / "model.safetensors")
+            for folder in (fused, memory))
+        self.assertEqual(mine.keys(), theirs.keys())
+        self.assertTrue(any(name.endswith(".experts.gate_up_proj")
+                            for name in mine))
+        for name, weight in theirs.items():
+            self.assertTrue(torch.equal(mine[name], weight), name)
+        loaded, report = transformers.AutoModelForCausalLM.from_pretrained(
+            fused, dtype=torch.float32, output_loading_info=True)
+        self.assertFalse(any(report.values()), report)
+        ids = torch.arange(64)[None]
+        with torch.no_grad():
+            self.assertTrue(torch.equal(
+                loaded.eval()(ids).logits, model(ids).logits))
+        self.assertEqual(self.evaluate(fused), self.evaluate(exported))
 
     def test_exported_models_have_transformers_losses(self):
         for model in MODELS:

@@ -17,6 +17,7 @@ namespace brigade {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
 using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 using testing::losses_of;
@@ -187,6 +188,17 @@ TEST_F(AdapterRun, OfExpertsAndRoutersContinuesUnderAnotherDivision) {
       {R"(adapter.targets=["q_proj","k_proj","v_proj","o_proj"])"});
   EXPECT_EQ(attention[0], whole[0]);
   EXPECT_GT(testing::largest_relative_difference(attention, whole), 1e-3);
+  try {
+    export_checkpoint(
+        run("of_experts"),
+        *folder_ / "fused",
+        {.experts = ExpertTensors::kFused});
+    ADD_FAILURE() << "an adapter was written";
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(
+        error.what(),
+        AllOf(HasSubstr("--experts fused"), HasSubstr("with --merge")));
+  }
   const std::string load = "checkpoint.load_path=" +
                            (run("of_experts") / "checkpoints" / "3").string();
   EXPECT_THAT(
