@@ -26,10 +26,13 @@ constexpr int64_t kLength = 16;
 constexpr int64_t kInfiniteToken = 255;
 constexpr int64_t kWindows = 7;  // no multiple of the rows or the replicas
 
-class EvaluateLayouts : public ::testing::Test {
+// Of a model with experts where the parameter is true.
+class EvaluateLayouts : public ::testing::TestWithParam<bool> {
  protected:
   EvaluateLayouts() {
     auto json = testing::tiny_run("none")["model"]["config"];
+    if (GetParam())
+      json = testing::with_experts(json);
     json["initializer_range"] = 0.4;
     std::vector<std::string> problems;
     DecoderConfig decoder = parse_decoder_config(json, "", problems);
@@ -120,7 +123,7 @@ class EvaluateLayouts : public ::testing::Test {
   std::shared_ptr<DecoderModel> model_;
 };
 
-TEST_F(EvaluateLayouts, LossIsThatOfTheLogits) {
+TEST_P(EvaluateLayouts, LossIsThatOfTheLogits) {
   double expected = 0;
   int64_t tokens = 0;
   std::vector<int64_t> window(kLength + 1);
@@ -147,7 +150,7 @@ TEST_F(EvaluateLayouts, LossIsThatOfTheLogits) {
   }
 }
 
-TEST_F(EvaluateLayouts, EveryRankNamesTheFirstWindowWithoutAFiniteLoss) {
+TEST_P(EvaluateLayouts, EveryRankNamesTheFirstWindowWithoutAFiniteLoss) {
   const auto read = [](int64_t window, std::span<int64_t> into) {
     read_window(window, into);
     if (window == 3 || window == 5)
@@ -179,7 +182,7 @@ TEST_F(EvaluateLayouts, EveryRankNamesTheFirstWindowWithoutAFiniteLoss) {
 }
 
 // Every third token of a window, and none of the second one.
-TEST_F(EvaluateLayouts, LossIsThatOfTheTokensThatCount) {
+TEST_P(EvaluateLayouts, LossIsThatOfTheTokensThatCount) {
   const auto drop = [](int64_t window, std::span<int64_t> targets) {
     for (size_t i = 0; i < targets.size(); ++i) {
       if (i % 3 != 0 || window == 1)
@@ -215,7 +218,7 @@ TEST_F(EvaluateLayouts, LossIsThatOfTheTokensThatCount) {
   }
 }
 
-TEST_F(EvaluateLayouts, ChoicesHaveTheLogLikelihoodsOfTheLogits) {
+TEST_P(EvaluateLayouts, ChoicesHaveTheLogLikelihoodsOfTheLogits) {
   const std::vector<int64_t> context = {72, 101, 108, 108, 111};
   // Its first token is the likeliest, and the one after that.
   std::vector<int64_t> greedy;
@@ -262,7 +265,7 @@ TEST_F(EvaluateLayouts, ChoicesHaveTheLogLikelihoodsOfTheLogits) {
   }
 }
 
-TEST_F(EvaluateLayouts, EachChoiceIsCutByItself) {
+TEST_P(EvaluateLayouts, EachChoiceIsCutByItself) {
   std::vector<int64_t> context;
   for (int64_t i = 0; i < 20; ++i)
     context.push_back(i * 7 % 256);
@@ -293,7 +296,7 @@ TEST_F(EvaluateLayouts, EachChoiceIsCutByItself) {
   }
 }
 
-TEST_F(EvaluateLayouts, OfAWindowTheLastTokensAreScored) {
+TEST_P(EvaluateLayouts, OfAWindowTheLastTokensAreScored) {
   const std::vector<ScoredWindow> windows = {
       {.tokens = {1, 2, 3, 4}, .predicted = 3},
       {.tokens = {9, 8, 7, 6, 5}, .predicted = 1},
@@ -320,6 +323,12 @@ TEST_F(EvaluateLayouts, OfAWindowTheLastTokensAreScored) {
     });
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(
+    Models,
+    EvaluateLayouts,
+    ::testing::Bool(),
+    [](const auto& test) { return test.param ? "Experts" : "Dense"; });
 
 }  // namespace
 }  // namespace brigade

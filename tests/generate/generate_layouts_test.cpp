@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdint>
 #include <fstream>
+#include <string>
 
 #include "brigade/base/error.h"
 #include "brigade/checkpoint/checkpoint.h"
@@ -31,12 +32,14 @@ constexpr int64_t kTokens = 24;
 constexpr int64_t kEos = 257;  // of plain bytes
 
 // 4 layers, 4 heads, 2 kv heads, an odd vocabulary. Weights large enough for
-// the text to wander.
-class GenerateLayouts : public ::testing::TestWithParam<bool> {
+// the text to wander. The parameter says which head or layers it has.
+class GenerateLayouts : public ::testing::TestWithParam<std::string> {
  protected:
   GenerateLayouts() {
     auto json = testing::tiny_run("none")["model"]["config"];
-    json["tie_word_embeddings"] = GetParam();
+    if (GetParam() == "Experts")
+      json = testing::with_experts(json);
+    json["tie_word_embeddings"] = GetParam() == "Tied";
     json["initializer_range"] = 0.4;
     std::vector<std::string> problems;
     decoder_ = parse_decoder_config(json, "", problems);
@@ -49,6 +52,9 @@ class GenerateLayouts : public ::testing::TestWithParam<bool> {
     CheckpointToSave checkpoint;
     for (const ParameterRow& info : list_parameters(decoder_)) {
       weights[info.name].copy_(initial_weight(info, 3));
+      // As training moves it: it decides some choices.
+      if (info.role == ParameterRole::kRouterBias)
+        weights[info.name].copy_(torch::arange(8).remainder(3) * 0.1);
       checkpoint.weights.push_back(
           {.name = info.name, .tensor = weights[info.name].detach()});
     }
@@ -288,10 +294,10 @@ TEST_P(GenerateLayouts, WarnPastThePositionsForAnyNumberOfTokens) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Heads,
+    Models,
     GenerateLayouts,
-    ::testing::Bool(),
-    [](const auto& test) { return test.param ? "Tied" : "Untied"; });
+    ::testing::Values("Untied", "Tied", "Experts"),
+    [](const auto& test) { return test.param; });
 
 }  // namespace
 }  // namespace brigade

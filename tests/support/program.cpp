@@ -174,6 +174,22 @@ json tiny_run(const std::string& dataset) {
       {"dataset", {{"name", dataset}}}};
 }
 
+json with_experts(json model) {
+  model.update(
+      {{"architectures", {"Dots1ForCausalLM"}},
+       {"model_type", "dots1"},
+       {"n_routed_experts", 8},
+       {"n_shared_experts", 1},
+       {"num_experts_per_tok", 3},
+       {"n_group", 2},
+       {"topk_group", 1},
+       {"norm_topk_prob", true},
+       {"routed_scaling_factor", 1.5},
+       {"moe_intermediate_size", 24},
+       {"first_k_dense_replace", 1}});
+  return model;
+}
+
 void write_file(const fs::path& path, const std::string& text) {
   std::ofstream(path, std::ios::binary) << text;
 }

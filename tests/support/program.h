@@ -78,6 +78,10 @@ std::string prepare_bytes(
 // tokens, with the dataset of prepare_bytes().
 nlohmann::json tiny_run(const std::string& dataset);
 
+// The config of its model with experts in all layers but the first: dots1's, of
+// which each token visits 3 of 8 and a shared one.
+nlohmann::json with_experts(nlohmann::json model);
+
 void write_file(const std::filesystem::path& path, const std::string& text);
 std::string read_file(const std::filesystem::path& path);
 

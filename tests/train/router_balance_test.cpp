@@ -52,18 +52,8 @@ class RouterBalance : public ::testing::TestWithParam<DividedBatch> {
   RouterBalance() {
     auto config = testing::tiny_run(testing::prepare_bytes(
         folder_ / "tokens", testing::made_up_text(20000)));
-    auto& model = config["model"]["config"];
-    model["architectures"] = {"Dots1ForCausalLM"};
-    model["model_type"] = "dots1";
-    model["n_routed_experts"] = 8;
-    model["n_shared_experts"] = 1;
-    model["num_experts_per_tok"] = 3;
-    model["n_group"] = 2;
-    model["topk_group"] = 1;
-    model["norm_topk_prob"] = true;
-    model["routed_scaling_factor"] = 1.5;
-    model["moe_intermediate_size"] = 24;
-    model["first_k_dense_replace"] = 1;
+    auto& model = config["model"];
+    model["config"] = testing::with_experts(model["config"]);
     config["training"]["total_train_steps"] = kBalanceSteps;
     // Which neither counts nor moves anything.
     config["training"]["eval_every"] = 2;
