@@ -261,14 +261,18 @@ nlohmann::json describe_choices(const ChoicesByLayer& choices) {
   return described;
 }
 
-// The states of the same optimizer, and the master of a float32 weight where the
-// stored one is an average. A moving average that the checkpoint has not begins
-// with the weights, momentum that was off with zero.
-void read_states(const Checkpoint& checkpoint, const Param& param) {
-  const torch::Tensor low = param.state(kMasterLow);
-  if (!param.states.empty() && !low.defined() &&
+// The master of a float32 weight where the stored one is an average.
+void read_float32_master(const Checkpoint& checkpoint, const Param& param) {
+  if (!param.state(kMasterLow).defined() &&
       checkpoint.contains("master." + param.name))
     checkpoint.read(part_of("master.", param, param.tensor));
+}
+
+// The states of the same optimizer, and the master. A moving average that the checkpoint has not begins
+// with the weights, momentum that was off with zero.
+void read_states(const Checkpoint& checkpoint, const Param& param) {
+  read_float32_master(checkpoint, param);
+  const torch::Tensor low = param.state(kMasterLow);
   const std::string ema = kEma + ("." + param.name);
   const std::string momentum = "momentum_buffer." + param.name;
   for (const TensorPart& part : optimizer_parts(param)) {
@@ -282,13 +286,15 @@ void read_states(const Checkpoint& checkpoint, const Param& param) {
         low.defined() ? ops::join_master(param.tensor, low) : param.tensor);
 }
 
-// A master of another optimizer, which the stored weight is rounded from.
+// A master of another optimizer, which the stored weight is rounded from or an
+// average of. Schedule-free AdamW's average is what it has found.
 void read_master(
     const Checkpoint& checkpoint,
     const std::string& optimizer,
     const Param& param) {
   if (optimizer == to_string(OptimizerKind::kScheduleFreeAdamW))
     return;
+  read_float32_master(checkpoint, param);
   if (param.state(kMasterLow).defined() &&
       checkpoint.contains("master." + param.name))
     checkpoint.read(master_part_of("master.", param));

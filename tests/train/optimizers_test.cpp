@@ -258,6 +258,43 @@ INSTANTIATE_TEST_SUITE_P(
             {"training.ema_decay=0.9", "model.dtype=bfloat16"}}),
     [](const auto& each) { return each.param.name; });
 
+// A run without a moving average, or with another optimizer, goes on from the
+// weights that were trained, not from their average.
+class AfterAMovingAverage : public Optimizers {};
+
+TEST_P(AfterAMovingAverage, GoesOnFromTheWeights) {
+  train("averaged", {1, {}}, {"training.ema_decay=0.9"});
+  const Checkpoint averaged(checkpoint("averaged", kSteps));
+  const std::string name = "model.layers.0.mlp.up_proj.weight";
+  const torch::Tensor trained = averaged.read_whole("master." + name);
+  ASSERT_FALSE(torch::equal(averaged.read_whole(name), trained));
+  for (const char* change :
+       {"training.ema_decay=0", "training.optimizer=muon"}) {
+    SCOPED_TRACE(change);
+    train(
+        change,
+        {1, {}},
+        {"checkpoint.load_path=" + checkpoint("averaged", kSteps).string(),
+         "checkpoint.allow_changes=[\"training.optimizer\"]",
+         "training.total_train_steps=" + std::to_string(kSteps + 1),
+         "training.learning_rate=1e-30",
+         change});
+    const torch::Tensor weight =
+        Checkpoint(checkpoint(change, kSteps + 1)).read_whole(name);
+    // A bf16 weight is its master rounded.
+    EXPECT_TRUE(torch::equal(weight, trained.to(weight.scalar_type())));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Kinds,
+    AfterAMovingAverage,
+    ::testing::Values(
+        OptimizerCase{"adamw", {}},
+        OptimizerCase{"adamw_bf16", {"model.dtype=bfloat16"}},
+        OptimizerCase{"sgd", {"training.optimizer=sgd"}}),
+    [](const auto& each) { return each.param.name; });
+
 class OtherOptimizer : public Optimizers {};
 
 TEST_P(OtherOptimizer, InACheckpointIsRefusedUnlessAllowed) {
