@@ -8,6 +8,7 @@
 #include <map>
 #include <utility>
 
+#include "brigade/config/keys.h"
 #include "brigade/config/model_layout.h"
 #include "brigade/model_spec/adapter.h"
 #include "brigade/model_spec/parameter_table.h"
@@ -115,6 +116,34 @@ void check_run(const TrainConfig& config, Problems& problems) {
         stages));
 }
 
+// Keys of routers in the training of a model that has none; 0 turns them off.
+void refuse_router_keys(
+    const TrainConfig& config,
+    const DecoderConfig& decoder,
+    Problems& problems) {
+  const TrainConfig defaults;
+  const auto refuse = [&](const char* name, const char* what) {
+    const ConfigKey* key = find_config_key("training", name);
+    const nlohmann::json value = key->get(config);
+    if (value != 0 && value != key->get(defaults))
+      problems.push_back(fmt::format(
+          "[config] {} = {}: this model has no {}; leave it out",
+          key->pointer(),
+          value.dump(),
+          what));
+  };
+  if (!decoder.experts) {
+    for (const char* name :
+         {"router_aux_loss",
+          "router_aux_loss_over",
+          "router_z_loss",
+          "expert_capacity_factor"})
+      refuse(name, "experts");
+  }
+  if (!decoder.experts || !has_deepseek_router(decoder.architecture))
+    refuse("router_bias_rate", "routers with a bias");
+}
+
 void check_routers(
     const TrainingConfig& training,
     bool has_experts,
@@ -137,11 +166,6 @@ void check_routers(
         "token, so that the two would differ before the first step; set it to "
         "0",
         to_string(training.loss.kind),
-        training.expert_capacity_factor));
-  if (!has_experts && training.expert_capacity_factor > 0)
-    problems.push_back(fmt::format(
-        "[config] /training/expert_capacity_factor = {}: this model has no "
-        "experts; leave it out",
         training.expert_capacity_factor));
 }
 
@@ -173,6 +197,7 @@ void check_experts(
         dims.ep,
         dims.replicas() / groups));
   check_routers(config.training, experts > 0, problems);
+  refuse_router_keys(config, decoder, problems);
 }
 
 // The model's own demands, without advice about whole layouts.

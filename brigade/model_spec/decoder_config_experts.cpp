@@ -148,7 +148,9 @@ void refuse_unknown_router_keys(
       known.emplace_back("shared_expert_intermediate_size");
       [[fallthrough]];
     case Architecture::kQwen3Moe:
-      known.emplace_back("moe_intermediate_size");
+      known.insert(
+          known.end(),
+          {"moe_intermediate_size", "mlp_only_layers", "decoder_sparse_step"});
       [[fallthrough]];
     case Architecture::kOlmoe:
       known.insert(
@@ -164,6 +166,7 @@ void refuse_unknown_router_keys(
            "n_group",
            "topk_group",
            "first_k_dense_replace",
+           "routed_scaling_factor",
            // Which this architecture implies; checked below.
            "scoring_func",
            "topk_method"});
@@ -178,16 +181,22 @@ void refuse_unknown_router_keys(
       "scoring_func",
       "capacity_factor",
       "n_group",
-      "first_k_dense"};
+      "first_k_dense",
+      "mlp_only_layers",
+      "sparse_step"};
   for (const std::string& key : reader.keys()) {
     const bool is_of_router =
-        key != "routed_scaling_factor" &&
         std::any_of(kParts.begin(), kParts.end(), [&](const char* part) {
           return key.find(part) != std::string::npos;
         });
     const json* value = reader.find(key.c_str());
-    const bool says_nothing =
-        value == nullptr || *value == false || *value == 0;
+    // 1: every layer has experts, whose sum is left as it is.
+    const bool may_be_one = key == "moe_layer_freq" ||
+                            key == "decoder_sparse_step" ||
+                            key == "routed_scaling_factor";
+    const bool says_nothing = value == nullptr || value->empty() ||
+                              *value == false || *value == 0 ||
+                              (may_be_one && *value == 1);
     if (is_of_router && !says_nothing &&
         std::find(known.begin(), known.end(), key) == known.end())
       reader.problem(

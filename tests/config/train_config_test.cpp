@@ -1183,6 +1183,21 @@ TEST(TrainConfigExperts, WhatDoesNotGoWithEpIsNamed) {
       problems_of({"training.expert_capacity_factor=1.25"}),
       ElementsAre(HasSubstr(
           "expert_capacity_factor = 1.25: this model has no experts")));
+  EXPECT_THAT(
+      problems_of(
+          {"training.router_z_loss=0.1",
+           "training.router_aux_loss=0.5",
+           "training.router_aux_loss_over=global_batch",
+           "training.router_bias_rate=0.1"}),
+      ElementsAre(
+          HasSubstr("router_aux_loss = 0.5: this model has no experts"),
+          HasSubstr("router_aux_loss_over = \"global_batch\": this model has"),
+          HasSubstr("router_z_loss = 0.1: this model has no experts"),
+          HasSubstr("router_bias_rate = 0.1: this model has no routers with")));
+  EXPECT_THAT(
+      problems_of(
+          {"training.router_aux_loss=0", "training.router_bias_rate=0"}),
+      IsEmpty());
   const auto of_experts = [](std::vector<std::string> overrides, int ranks) {
     overrides.insert(
         overrides.end(),
@@ -1193,6 +1208,10 @@ TEST(TrainConfigExperts, WhatDoesNotGoWithEpIsNamed) {
     return problems_of(overrides, ranks);
   };
   EXPECT_THAT(of_experts({"distributed.ep_size=2"}, 2), IsEmpty());
+  EXPECT_THAT(
+      of_experts({"training.router_bias_rate=0.1"}, 1),
+      ElementsAre(HasSubstr("router_bias_rate = 0.1: this model has no routers "
+                            "with a bias")));
   EXPECT_THAT(
       of_experts({"distributed.ep_size=3"}, 3),
       ElementsAre(

@@ -728,6 +728,21 @@ TEST(DecoderConfigExperts, WrongValuesAreNamed) {
   EXPECT_THAT(
       first_problem("capacity_factor", 1.25),
       StartsWith("/model/capacity_factor: 1.25 is not supported"));
+  EXPECT_THAT(
+      first_problem("routed_scaling_factor", 2.5),
+      StartsWith("/model/routed_scaling_factor: 2.5 is not supported"));
+  EXPECT_EQ(first_problem("routed_scaling_factor", 1.0), "");
+  EXPECT_EQ(first_problem("moe_layer_freq", 1), "");
+  EXPECT_THAT(
+      first_problem("moe_layer_freq", 2),
+      StartsWith("/model/moe_layer_freq: 2 is not supported"));
+  json olmoe = small_with_experts("olmoe");
+  olmoe.erase("moe_intermediate_size");
+  olmoe["mlp_only_layers"] = {1};
+  olmoe["decoder_sparse_step"] = 1;
+  EXPECT_THAT(
+      problems_of(olmoe),
+      ElementsAre(StartsWith("/model/mlp_only_layers: [1] is not supported")));
 }
 
 }  // namespace
