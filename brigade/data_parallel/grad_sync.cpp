@@ -51,6 +51,11 @@ GradSync::~GradSync() {
 // ---- memory
 
 BucketPlanOptions GradSync::plan_options() const {
+  if (options_.block_numel < 1)
+    throw ConfigError(fmt::format(
+        "[grad_sync] block_numel = {}: blocks have at least one element; leave "
+        "it 1, or set it to kBlockNumel for moments in int8",
+        options_.block_numel));
   int ranks = 1;
   for (const Param& param : params())
     ranks = std::lcm(ranks, param.group.ranks->size());

@@ -623,5 +623,19 @@ TEST(GradSync, WithUnevenInputsTheScaleOfMainGradsFollowsTheRanksWithData) {
   });
 }
 
+TEST(GradSyncOptions, BlocksHaveAtLeastOneElement) {
+  run_ranks(1, [](const CommunicatorPtr& world) {
+    const torch::nn::Linear linear(2, 2);
+    GradSyncOptions options;
+    options.block_numel = 0;
+    try {
+      make_sync(Kind::kBucketed, named(*linear), world, options);
+      FAIL() << "no error";
+    } catch (const ConfigError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("block_numel = 0"));
+    }
+  });
+}
+
 }  // namespace
 }  // namespace brigade
