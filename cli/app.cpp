@@ -236,7 +236,7 @@ void end_with_current_exception(int (*report)()) noexcept {
 int run_program(int argc, char** argv) {
   CLI::App app{
       "Brigade: pre-trains Llama-like models on libtorch, over data, tensor, "
-      "pipeline and\ncontext parallelism."};
+      "pipeline,\ncontext and expert parallelism."};
   add_commands(app);
   // CLI11 would only say that a sub-command is missing.
   const std::string problem = argc > 1 ? check_command(app, argv[1]) : "";

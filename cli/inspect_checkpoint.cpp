@@ -4,8 +4,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "brigade/base/error.h"
 #include "brigade/base/readable.h"
@@ -245,7 +247,11 @@ void inspect_checkpoint(
           {tensor.name,
            std::string(name_of(tensor.dtype)),
            tensor.shape,
-           8 * tensor.size_bytes / item_bits(tensor.dtype),
+           std::accumulate(
+               tensor.shape.begin(),
+               tensor.shape.end(),
+               uint64_t{1},
+               std::multiplies<>()),
            tensor.size_bytes});
   }
   std::vector<std::string> kinds;

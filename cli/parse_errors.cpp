@@ -91,10 +91,13 @@ std::string check_command(const CLI::App& app, const std::string& name) {
   if (name.starts_with('-') ||
       std::find(names.begin(), names.end(), name) != names.end())
     return "";
+  // What others call `export`.
+  const std::string nearest =
+      name == "convert" ? "export" : names[nearest_name(name, names)];
   return fmt::format(
       "unknown command '{}'; the nearest is '{}' (all: {})",
       name,
-      names[nearest_name(name, names)],
+      nearest,
       fmt::join(names, ", "));
 }
 

@@ -57,6 +57,7 @@ TEST_F(RunTest, AWrongCommandLineIsExitCode2AndOneMessage) {
   const Case cases[] = {
       {{}, "see brigade --help"},
       {{"rnu"}, "unknown command 'rnu'; the nearest is 'run'"},
+      {{"convert"}, "unknown command 'convert'; the nearest is 'export'"},
       {{"run", "-n", "2"}, "no program is given"},
       {{"run", "-n", "0", "--", "true"},
        "--nproc: expected a whole number from 1 to 4096, not '0'"},
