@@ -39,6 +39,11 @@ for test in ecosystem regex foreign_files chat gguf peft preference sft distill 
   "$venv/bin/python" "tests/ecosystem/${test}_test.py" "$build/brigade" ||
     status=1
 done
+# Logits, losses and gradients of every architecture.
+if [ -x "$build/tests/test_model" ]; then
+  BRIGADE_TRANSFORMERS_PYTHON=$venv/bin/python "$build/tests/test_model" \
+    --gtest_filter='*DecoderReference*' --gtest_brief=1 || status=1
+fi
 "$venv/bin/python" tests/ecosystem/torchrun_test.py "${programs[@]}" ||
   status=1
 exit $status

@@ -69,11 +69,9 @@ MODELS = {
                  "model_type": "glm4_moe", "head_dim": 16,
                  "attention_bias": True, "use_qk_norm": True, **DEEPSEEK},
 }
-# Of models that tp cannot divide.
 OTHER_LAYOUTS = {
-    "olmoe": {"one": [],
-              "pp2_ep2": ["--nproc", "4", "distributed.pp_size=2",
-                          "distributed.ep_size=2"]},
+    "olmoe": LAYOUTS | {"pp2_ep2": ["--nproc", "4", "distributed.pp_size=2",
+                                    "distributed.ep_size=2"]},
 }
 
 

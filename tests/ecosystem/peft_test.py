@@ -49,9 +49,7 @@ FORMS = {name: (name, [], 2) for name in MODELS} | {
     "qwen2_dora": ("qwen2", ["adapter.use_dora=true"], 3),
     "qwen3_moe": ("qwen3_moe", [
         'adapter.targets=["q_proj","k_proj","v_proj","o_proj"]'], 2)}
-# olmoe's norms are over all heads.
 LAYOUTS_OF = {
-    "olmoe": {"one": [], "pp2": ["--nproc", "2", "distributed.pp_size=2"]},
     "mixtral": LAYOUTS | {"cp2_ep2": [
         "--nproc", "2", "distributed.cp_size=2", "distributed.ep_size=2"]},
 }
