@@ -33,8 +33,8 @@ class Norm {
 
   // x: [.., size]; returns the same.
   torch::Tensor forward(const torch::Tensor& x) const;
-  // x: a rank's part of a last dim that the group's ranks divide, as they do the
-  // weight.
+  // x: a rank's part of a last dim that the group's ranks divide, as they do
+  // the weight.
   torch::Tensor forward(const torch::Tensor& x, const CommunicatorPtr& group)
       const;
   // delta: the norm of the stream; residual: the stream.

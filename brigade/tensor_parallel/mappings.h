@@ -33,8 +33,8 @@ torch::Tensor reduce_region(
     const torch::Tensor& x,
     const CommunicatorPtr& group);
 torch::Tensor sum_region(const torch::Tensor& x, const CommunicatorPtr& group);
-// reduce_region, on x's own memory: for a result that nothing else keeps. Autograd
-// refuses it where another op saved x.
+// reduce_region, on x's own memory: for a result that nothing else keeps.
+// Autograd refuses it where another op saved x.
 torch::Tensor reduce_region_(torch::Tensor x, const CommunicatorPtr& group);
 
 // [.., n] <-> [.., n / R]; R divides n, else Error.
