@@ -264,9 +264,8 @@ std::shared_ptr<const MergedAdapter> adapter_for(
 
 ReadValues merged_values(
     const fs::path& base,
-    std::shared_ptr<const MergedAdapter> adapter) {
-  const ModelToExport model =
-      model_in_folder(base, "float32", std::move(adapter));
+    const std::shared_ptr<const MergedAdapter>& adapter) {
+  const ModelToExport model = model_in_folder(base, "float32", adapter);
   return
       [model](const std::string& name) { return values_in(model.read(name)); };
 }
