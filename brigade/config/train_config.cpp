@@ -138,10 +138,6 @@ void check_lr_shape(const LrScheduleOptions& lr, Problems& problems) {
         "warmup_steps",
         static_cast<double>(lr.warmup_steps),
         "whose warm-up is warmup_fraction");
-    refuse(
-        "decay_steps",
-        static_cast<double>(lr.decay_steps),
-        "whose fall is decay_fraction");
     constexpr double kRounding = 1e-9;
     if (lr.warmup_fraction + lr.decay_fraction > 1 + kRounding)
       problems.push_back(fmt::format(
@@ -160,7 +156,6 @@ void check_lr_shape(const LrScheduleOptions& lr, Problems& problems) {
         "\"factor\": 0.01}, {\"step\": 100, \"factor\": 1}]");
   constexpr const char* kInTable = "whose points say all";
   refuse("warmup_steps", static_cast<double>(lr.warmup_steps), kInTable);
-  refuse("decay_steps", static_cast<double>(lr.decay_steps), kInTable);
   refuse("min_learning_rate", lr.minimum, kInTable);
 }
 

@@ -394,12 +394,14 @@ void add_training_schedule(std::vector<ConfigKey>& keys) {
       kCourse,
       "where cosine, linear, wsd and trapezoid end; inverse_sqrt does not "
       "fall below it");
-  lr.key(
-      "decay_steps",
-      &Lr::decay_steps,
-      natural,
-      kCourse,
-      "last steps, in which wsd falls; 0: a tenth of the run's");
+  only_with_schedule(
+      lr.key(
+          "decay_steps",
+          &Lr::decay_steps,
+          natural,
+          kCourse,
+          "last steps, in which wsd falls; 0: a tenth of the run's"),
+      LrDecay::kWsd);
   add_lr_shapes(keys);
   group
       .key(

@@ -201,6 +201,9 @@ TEST(ScheduleRules, WhatASecondScheduleWouldSayIsRefused) {
       problems_with({"training.decay_fraction=0.5"}),
       ElementsAre(HasSubstr("set lr_schedule to \"trapezoid\"")));
   EXPECT_THAT(
+      problems_with({"training.lr_schedule=cosine", "training.decay_steps=5"}),
+      ElementsAre(HasSubstr("set lr_schedule to \"wsd\"")));
+  EXPECT_THAT(
       problems_with(
           {"training.lr_schedule=trapezoid", "training.warmup_steps=5"}),
       ElementsAre(HasSubstr("whose warm-up is warmup_fraction")));
