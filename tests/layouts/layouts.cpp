@@ -153,31 +153,38 @@ void add_variants(const ParallelDims& dims, std::vector<LayoutCase>& cases) {
   cases.push_back(by_stage);
 }
 
+// Mixtral, which has 4 experts.
+void add_mixtral(const LayoutCase& plain, std::vector<LayoutCase>& cases) {
+  const bool has_replicas = plain.dims.dp * plain.dims.cp > 1;
+  LayoutCase other = plain;
+  other.steps = 20;
+  other.zero_stage = plain.dims.ep / 2;
+  cases.push_back(other);
+  other = plain;
+  other.optimizer = "muon";
+  other.zero_stage = has_replicas ? 1 : 0;
+  cases.push_back(other);
+  cases.push_back(
+      {.dims = plain.dims, .packed = true, .model = "mixtral_with_capacity"});
+}
+
 // Models with experts, whole on each rank and divided in every way.
 void add_experts(const ParallelDims& dims, std::vector<LayoutCase>& cases) {
   const bool has_replicas = dims.dp * dims.cp > 1;
-  for (const int ep : {1, 2, 4}) {
+  for (const int ep : {1, 2, 4, 8}) {
     if (dims.dp * dims.cp % ep != 0)
       continue;
-    ParallelDims divided = dims;
-    divided.ep = ep;
-    const LayoutCase plain{
-        .dims = divided, .sequence_parallel = dims.tp > 1, .model = "mixtral"};
+    LayoutCase plain{
+        .dims = dims, .sequence_parallel = dims.tp > 1, .model = "mixtral"};
+    plain.dims.ep = ep;
+    if (ep <= 4)
+      add_mixtral(plain, cases);
     LayoutCase other = plain;
-    other.steps = 20;
-    cases.push_back(other);
-    other = plain;
-    other.optimizer = "muon";
-    other.zero_stage = has_replicas ? 1 : 0;
-    cases.push_back(other);
-    other = plain;
     other.recompute = "full";
     other.model = "qwen2_moe";
     other.schedule = dims.pp > 1 ? "zero_bubble" : plain.schedule;
     if (has_replicas)
       other.zero_stage = dims.pp > 1 ? 1 : 3;
-    cases.push_back(other);
-    other = {.dims = divided, .packed = true, .model = "mixtral_with_capacity"};
     cases.push_back(other);
     other = plain;
     other.zero_stage = has_replicas ? 2 : 0;
