@@ -268,8 +268,8 @@ void read_float32_master(const Checkpoint& checkpoint, const Param& param) {
     checkpoint.read(part_of("master.", param, param.tensor));
 }
 
-// The states of the same optimizer, and the master. A moving average that the checkpoint has not begins
-// with the weights, momentum that was off with zero.
+// The states of the same optimizer, and the master. A moving average that the
+// checkpoint has not begins with the weights, momentum that was off with zero.
 void read_states(const Checkpoint& checkpoint, const Param& param) {
   read_float32_master(checkpoint, param);
   const torch::Tensor low = param.state(kMasterLow);

@@ -158,7 +158,7 @@ void add_mixtral(const LayoutCase& plain, std::vector<LayoutCase>& cases) {
   const bool has_replicas = plain.dims.dp * plain.dims.cp > 1;
   LayoutCase other = plain;
   other.steps = 20;
-  other.zero_stage = plain.dims.ep / 2;
+  other.zero_stage = plain.dims.ep / 2;  // 0, 1 and 2
   cases.push_back(other);
   other = plain;
   other.optimizer = "muon";

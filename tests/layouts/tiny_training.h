@@ -23,7 +23,8 @@ struct TrainingResult {
   std::vector<double> losses;
   std::vector<double> eval_losses;
   std::vector<double> grad_norms;
-  // exp_avg after step 1: (1 - beta1) times the clipped mean gradient.
+  // exp_avg after step 1: (1 - beta1) times the clipped mean gradient. Of what
+  // AdamW steps; of other optimizers' weights alone are compared.
   std::map<std::string, torch::Tensor> gradients;
   std::map<std::string, torch::Tensor> weights;  // after the last step
   // Gemma's norms scale by 1 + weight, with weights near 0: it is the scale
