@@ -11,6 +11,7 @@
 #include <tuple>
 
 #include "brigade/base/check.h"
+#include "brigade/kernels/cpu/ragged_kernel.h"
 #include "brigade/kernels/cpu/scratch.h"
 #include "brigade/kernels/cpu/tile_product.h"
 
@@ -27,7 +28,7 @@ constexpr int64_t kRowsAtOnce = 1024;   // rows whose sums it is worth to keep
 constexpr int64_t kTokensAtOnce = 1024;
 constexpr int64_t kTransposed = 256;  // columns of output_grad in the cache
 // So few tokens that the gradient's way from memory and back takes longest: it
-// passes by in the order of memory, a few rows at a time.
+// passes by in the order of memory, a few rows at a time (AMX: ragged_kernel.h).
 constexpr int64_t kFewTokens = 128;
 constexpr int64_t kPassingRows = 8;  // where output_grad is packed; else 32
 constexpr int64_t kPassingColumns = 2048;  // at most
@@ -371,6 +372,18 @@ void add_columns(
   }
 }
 
+void add_few_tokens(const WeightProduct& p) {
+  auto* x =
+      packed_scratch(ScratchSlot::kShared, p.in * round_up(p.tokens, kDepth));
+  at::parallel_for(0, p.in / kPanel, 1, [&](int64_t begin, int64_t end) {
+    detail::pack_tokens_amx(p, begin * kPanel, end * kPanel, x);
+  });
+  at::parallel_for(0, p.out / kPanel, 1, [&](int64_t begin, int64_t end) {
+    const TileSession session;
+    detail::add_weight_rows_amx(p, x, begin * kPanel, end * kPanel);
+  });
+}
+
 bool whole_tiles(int64_t out, int64_t in) {
   return out > 0 && in > 0 && out % kDepth == 0 && in % kDepth == 0;
 }
@@ -410,6 +423,10 @@ void linear_product(const LinearProduct& p) {
 }
 
 void add_weight_product(const WeightProduct& p) {
+  if (p.tokens <= kFewTokens && detail::has_tile_kind(detail::TileKind::kAmx)) {
+    add_few_tokens(p);
+    return;
+  }
   const int64_t most = round_up(std::min(kTokensAtOnce, p.tokens), kDepth);
   auto* x_packed =
       packed_scratch(ScratchSlot::kShared, round_up(p.in, kPanel) * most);

@@ -53,7 +53,7 @@ struct RaggedCase {
     }
   }
 
-  void multiply() const {
+  std::vector<LinearProduct> products() const {
     std::vector<LinearProduct> products;
     for (size_t e = 0; e < x.size(); ++e)
       products.push_back(
@@ -66,7 +66,10 @@ struct RaggedCase {
            .x_stride = x[e].stride(0),
            .y_stride = y[e].stride(0),
            .weight_in_rows = direction_ == Direction::kInputGrad});
-    ragged_products(products);
+    return products;
+  }
+  void multiply(detail::TileKind kind) const {
+    detail::ragged_products(products(), kind);
   }
 
   Tensor result(size_t e) const { return y[e].narrow(1, 0, columns_); }
@@ -84,14 +87,15 @@ struct RaggedCase {
   int64_t depth_, columns_;
 };
 
-class RaggedKernel
-    : public ::testing::TestWithParam<std::tuple<RaggedSize, Direction>> {
+class RaggedKernel : public ::testing::TestWithParam<
+                         std::tuple<RaggedSize, Direction, detail::TileKind>> {
  protected:
   void SetUp() override {
-    if (!has_ragged_kernel(1, 32, 32))
-      GTEST_SKIP() << "needs AVX512-BF16";
+    if (!detail::has_tile_kind(kind()))
+      GTEST_SKIP() << "needs a processor with AMX or AVX512-BF16";
     torch::manual_seed(7);
   }
+  static detail::TileKind kind() { return std::get<2>(GetParam()); }
   static RaggedCase operands() {
     return {std::get<0>(GetParam()), std::get<1>(GetParam())};
   }
@@ -99,7 +103,7 @@ class RaggedKernel
 
 TEST_P(RaggedKernel, MultipliesEachExpertsRowsAsDoubleDoes) {
   const RaggedCase each = operands();
-  each.multiply();
+  each.multiply(kind());
   for (size_t e = 0; e < each.x.size(); ++e) {
     const Tensor expected = each.expected(e);
     // What rounding the result to bf16 once may cost.
@@ -113,7 +117,7 @@ TEST_P(RaggedKernel, MultipliesEachExpertsRowsAsDoubleDoes) {
 
 TEST_P(RaggedKernel, HasTheBitsOfEachRowByItselfOnAnyNumberOfThreads) {
   RaggedCase each = operands();
-  each.multiply();
+  each.multiply(kind());
   const RaggedCase together = each;
   const int threads = at::get_num_threads();
   for (size_t e = 0; e < together.x.size(); ++e) {
@@ -123,7 +127,7 @@ TEST_P(RaggedKernel, HasTheBitsOfEachRowByItselfOnAnyNumberOfThreads) {
       each.weights = {together.weights[e]};
       each.y = {torch::empty_like(together.y[e].narrow(0, row, 1))};
       at::set_num_threads(row % 2 == 0 ? 3 : 1);
-      each.multiply();
+      each.multiply(kind());
       EXPECT_TRUE(
           torch::equal(each.result(0), together.result(e).narrow(0, row, 1)))
           << "expert " << e << ", row " << row;
@@ -132,17 +136,35 @@ TEST_P(RaggedKernel, HasTheBitsOfEachRowByItselfOnAnyNumberOfThreads) {
   at::set_num_threads(threads);
 }
 
+TEST_P(RaggedKernel, HasTheBitsOfTilesThatPackTheWeight) {
+  if (kind() != detail::TileKind::kAmx)
+    GTEST_SKIP() << "only AMX adds up as tile_product() does";
+  const RaggedCase each = operands();
+  each.multiply(kind());
+  for (size_t e = 0; e < each.x.size(); ++e) {
+    const Tensor together = each.result(e).clone();
+    for (const LinearProduct& product : each.products())
+      linear_product(product);
+    EXPECT_TRUE(torch::equal(each.result(e), together)) << "expert " << e;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Sizes,
     RaggedKernel,
     ::testing::Combine(
         ::testing::ValuesIn(kRaggedSizes),
-        ::testing::Values(Direction::kForward, Direction::kInputGrad)),
+        ::testing::Values(Direction::kForward, Direction::kInputGrad),
+        ::testing::Values(
+            detail::TileKind::kAmx,
+            detail::TileKind::kAvx512Bf16)),
     [](const auto& test) {
       const RaggedSize& size = std::get<0>(test.param);
       const bool is_forward = std::get<1>(test.param) == Direction::kForward;
+      const bool is_amx = std::get<2>(test.param) == detail::TileKind::kAmx;
       return std::to_string(size.in) + "x" + std::to_string(size.out) +
-             (is_forward ? "_forward" : "_input_grad");
+             (is_forward ? "_forward" : "_input_grad") +
+             (is_amx ? "_amx" : "_avx512_bf16");
     });
 
 }  // namespace
