@@ -112,12 +112,12 @@ double OuterFragment::squared_change(const FragmentParams& params) const {
   const torch::NoGradGuard no_grad;
   torch::Tensor sum;
   for (size_t i = 0; i < params.size(); ++i) {
-    if (!params[i].is_counted_here())
-      continue;
-    const torch::Tensor squares = ops::sum_of_squares(
+    torch::Tensor squares = ops::sum_of_squares(
         (slot(common_, i) - master_of(params[i], options_.kernels))
             .contiguous(),
         options_.kernels);
+    if (!params[i].is_counted_here())
+      squares *= 0;  // NaN where they are not finite
     sum = sum.defined() ? sum + squares : squares;
   }
   return sum.defined() ? sum.item<double>() : 0;

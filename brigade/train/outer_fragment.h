@@ -53,8 +53,8 @@ class OuterFragment {
   OuterFragment(const OuterFragment&) = delete;
   OuterFragment& operator=(const OuterFragment&) = delete;
 
-  // The sum of squares of (common weights - local weights) over the parameters
-  // that this rank counts; 0 but on first replicas.
+  // The sum of squares of (common weights - local weights) over what this rank
+  // counts, NaN where the rest is not finite; 0 but on first replicas.
   double squared_change(const FragmentParams& params) const;
   // Launches the mean over the groups of (common weights - local weights), but
   // those that are left out (by group; empty: none is), which send zeros, keep

@@ -7,6 +7,7 @@
 #include <torch/optim/sgd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <map>
 
@@ -23,6 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using testing::Arguments;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::largest_relative_difference;
 using testing::losses_of;
@@ -691,6 +693,46 @@ TEST_F(LocalSteps, AGroupWhoseChangeIsFarFromTheOthersIsLeftOutAndNamed) {
           << each.wire << " " << each.error << " rank " << rank;
       local.after_step(8);
       EXPECT_TRUE(local.left_out().empty());
+    });
+  }
+}
+
+// Copies that no norm counts are sent as well: a tied head's, and norms' on the
+// ranks of tp.
+TEST_F(LocalSteps, AGroupWithACopyThatIsNotFiniteIsLeftOut) {
+  for (const char* axis : {"pp", "tp"}) {
+    LoadOptions options{
+        .path = *folder_ / "run.json",
+        .overrides =
+            {{"distributed.local_steps=4"},
+             {fmt::format("distributed.{}_size=2", axis)}},
+        .world_size = 4,
+        .find_model = {}};
+    const TrainConfig config = load_train_config(options).config;
+    testing::run_ranks_with_store(4, [&](int rank, const StorePtr& store) {
+      ProcessMesh mesh(config.parallel_dims(), rank, store);
+      mesh.divide_replicas(2);
+      const TrainingData data =
+          open_training_data(training_data_options(config));
+      TrainStep step(config, mesh, data);
+      const torch::NoGradGuard no_grad;
+      LocalTraining& local = *step.local();
+      int copies = 0;
+      local.visit([&](const Param& param) {
+        if (param.is_counted_here())
+          return;
+        ++copies;
+        if (mesh.replica_group() == 1)
+          torch::Tensor(param.tensor).fill_(std::nan(""));
+      });
+      EXPECT_EQ(copies > 0, rank % 2 == 1) << axis;
+      local.after_step(4);
+      EXPECT_THAT(
+          local.left_out(), ElementsAre(HasSubstr("group 1 is left out")));
+      local.visit([&](const Param& param) {
+        EXPECT_TRUE(param.tensor.isfinite().all().item<bool>())
+            << axis << " rank " << rank << " " << param.name;
+      });
     });
   }
 }
