@@ -2,13 +2,16 @@
 // k times, and the layer of a router that is not finite.
 #include "brigade/train/router_use.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
+#include <sstream>
 
 #include "brigade/base/error.h"
+#include "brigade/metrics/expert_use.h"
 #include "brigade/train/from_config.h"
 #include "brigade/train/train_step.h"
 #include "tests/support/program.h"
@@ -22,6 +25,8 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 using testing::Arguments;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
 
 constexpr int kRouterSteps = 3;
 constexpr int kSequences = 8;  // of a step
@@ -194,6 +199,90 @@ TEST_F(RouterUseRun, ACapacityIsOfTrainingAlone) {
   EXPECT_EQ(wide[0]["loss"], without[0]["loss"]);
   EXPECT_EQ(wide[0]["grad_norm"], without[0]["grad_norm"]);
   EXPECT_EQ(wide[0]["experts"]["dropped"], 0);
+}
+
+// Every step has the same tokens and, without a rate, the same choices.
+TEST_F(RouterUseRun, AnExpertWithoutTokensIsNamedInEveryLayout) {
+  constexpr int kIdle = IdleExperts::kSteps;
+  constexpr int kSaved = 3;
+  const Arguments common = {
+      "dataset.name=" + testing::prepare_bytes(
+                            folder_ / "few",
+                            testing::made_up_text(kSequences * 4 + 1),
+                            {"--no-append-eos"}),
+      "training.seq_length=4",
+      "training.learning_rate=0",
+      "training.eval_every=0",
+      "training.total_train_steps=" + std::to_string(kIdle + kSaved),
+      "model.config.num_experts=32",
+      "model.config.num_hidden_layers=2",
+      "model.config.mlp_only_layers=[]"};
+  const auto named_by = [&](const std::string& name,
+                            const RoutedLayout& layout) {
+    Arguments overrides = common;
+    overrides.push_back("logging.run_dir=" + (folder_ / name).string());
+    overrides.push_back(
+        "training.micro_batch_size=" + std::to_string(layout.in_step));
+    overrides.insert(
+        overrides.end(), layout.overrides.begin(), layout.overrides.end());
+    testing::train_as_threads(
+        folder_ / "run.json",
+        layout.ranks,
+        overrides,
+        [&](int /*rank*/, int64_t step) {
+          return StepRequests{.save = step == kSaved};
+        });
+    std::vector<std::string> texts;
+    std::istringstream events(
+        testing::read_file(folder_ / name / "events.jsonl"));
+    for (std::string line; std::getline(events, line);) {
+      const std::string text = json::parse(line).value("text", "");
+      if (text.find("got no token") != std::string::npos)
+        texts.push_back(text);
+    }
+    return texts;
+  };
+  const auto expected_at = [&](const std::string& name, int step) {
+    std::vector<std::string> texts;
+    const json last = testing::read_metrics(folder_ / name).back()["experts"];
+    for (size_t i = 0; i < last["layers"].size(); ++i) {
+      for (size_t expert = 0; expert < 32; ++expert) {
+        if (last["tokens_per_expert"][i][expert] == 0)
+          texts.push_back(fmt::format(
+              "step {}: expert {} of layer {} got no token in the last {} "
+              "steps; raise training.router_aux_loss if it should be used",
+              step,
+              expert,
+              last["layers"][i].get<int>(),
+              kIdle));
+      }
+    }
+    return texts;
+  };
+  const auto named = named_by("whole", {"whole", 1, kSequences, {}});
+  EXPECT_THAT(named, Not(IsEmpty()));
+  EXPECT_EQ(named, expected_at("whole", kIdle));
+  EXPECT_EQ(
+      named_by(
+          "divided",
+          {"divided",
+           4,
+           kSequences / 2,
+           {"distributed.dp_size=2",
+            "distributed.pp_size=2",
+            "distributed.ep_size=2"}}),
+      named);
+  // A start counts anew.
+  EXPECT_EQ(
+      named_by(
+          "continued",
+          {"continued",
+           1,
+           kSequences,
+           {"checkpoint.load_path=" +
+            (folder_ / "whole" / "checkpoints" / std::to_string(kSaved))
+                .string()}}),
+      expected_at("whole", kIdle + kSaved));
 }
 
 // Of two ranks one has a router that is not finite, and both say which.
