@@ -62,7 +62,8 @@ RouterUse sum_up_routers(
   const auto sums =
       torch::zeros({decoder.num_hidden_layers, columns}, torch::kDouble);
   auto at = sums.accessor<double, 2>();
-  // Of the ranks that have the same router one says its norm.
+  // Of the ranks that have the same router one says its norm, the others what
+  // is wrong with theirs.
   const Coordinate& here = mesh.coordinate();
   const bool is_first = here.dp == 0 && here.cp == 0 && here.tp == 0;
   for (const auto& [layer, of_layer] : noted) {
@@ -70,8 +71,9 @@ RouterUse sum_up_routers(
       at[layer][static_cast<int64_t>(i)] =
           static_cast<double>(of_layer.chosen[i]);
     at[layer][dropped] = static_cast<double>(of_layer.dropped);
-    if (is_first)
-      at[layer][squares] = of_layer.squares.item<double>();
+    const auto own_squares = of_layer.squares.item<double>();
+    if (is_first || !std::isfinite(own_squares))
+      at[layer][squares] = own_squares;
     if (!std::isfinite(of_layer.given.item<double>()))
       at[layer][is_bad] = 1;
     if (choices == LearnedChoices::kSumUp && of_layer.learned.defined())

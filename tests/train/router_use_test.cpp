@@ -287,37 +287,43 @@ TEST_F(RouterUseRun, AnExpertWithoutTokensIsNamedInEveryLayout) {
 
 // Of two ranks one has a router that is not finite, and both say which.
 TEST_F(RouterUseRun, ARouterThatIsNotFiniteIsNamedByLayerAndStep) {
-  LoadOptions options{
-      .path = folder_ / "run.json",
-      .overrides = {{"distributed.dp_size=2"}},
-      .world_size = 2,
-      .find_model = {}};
-  const TrainConfig config = load_train_config(options).config;
-  std::vector<std::string> errors(2);
-  testing::run_ranks_with_store(2, [&](int rank, const StorePtr& store) {
-    ProcessMesh mesh({.dp = 2}, rank, store);
-    mesh.divide_replicas(1);
-    const TrainingData data = open_training_data(training_data_options(config));
-    TrainStep step(config, mesh, data);
-    step.run(1);
-    torch::NoGradGuard no_grad;
-    if (rank == 0)
-      step.stages()
-          .front()
-          ->model()
-          .named_parameters()["model.layers.2.mlp.gate.weight"]
-          .fill_(std::nan(""));
-    try {
-      step.run(2);
-    } catch (const NumericError& error) {
-      errors[static_cast<size_t>(rank)] = error.what();
+  for (const char* axis : {"dp", "cp", "tp"}) {
+    LoadOptions options{
+        .path = folder_ / "run.json",
+        .overrides = {{fmt::format("distributed.{}_size=2", axis)}},
+        .world_size = 2,
+        .find_model = {}};
+    const TrainConfig config = load_train_config(options).config;
+    for (const int broken : {0, 1}) {
+      std::vector<std::string> errors(2);
+      testing::run_ranks_with_store(2, [&](int rank, const StorePtr& store) {
+        ProcessMesh mesh(config.parallel_dims(), rank, store);
+        mesh.divide_replicas(1);
+        const TrainingData data =
+            open_training_data(training_data_options(config));
+        TrainStep step(config, mesh, data);
+        step.run(1);
+        torch::NoGradGuard no_grad;
+        if (rank == broken)
+          step.stages()
+              .front()
+              ->model()
+              .named_parameters()["model.layers.2.mlp.gate.weight"]
+              .fill_(std::nan(""));
+        try {
+          step.run(2);
+        } catch (const NumericError& error) {
+          errors[static_cast<size_t>(rank)] = error.what();
+        }
+      });
+      for (const std::string& error : errors)
+        EXPECT_THAT(
+            error,
+            HasSubstr("step 2: the router of layer 2 gave weights that are not "
+                      "finite, as its weight is not; nothing was updated"))
+            << axis << " " << broken;
     }
-  });
-  for (const std::string& error : errors)
-    EXPECT_THAT(
-        error,
-        HasSubstr("step 2: the router of layer 2 gave weights that are not "
-                  "finite, as its weight is not; nothing was updated"));
+  }
 }
 
 }  // namespace
