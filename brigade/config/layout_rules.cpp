@@ -347,26 +347,43 @@ void check_mup(
 
 // How far two layouts are apart: doublings and halvings of their sizes.
 double distance(const ParallelDims& a, const ParallelDims& b) {
-  double sum = 0;
+  const auto doublings = [](int one, int other) {
+    return std::abs(std::log2(static_cast<double>(one) / other));
+  };
+  double sum = doublings(a.ep, b.ep);
   for (Axis axis : kAxes)
-    sum += std::abs(std::log2(static_cast<double>(a[axis]) / b[axis]));
+    sum += doublings(a[axis], b[axis]);
   return sum;
 }
 
-// "dp 2 * pp 2 * cp 1 * tp 2 (distributed.tp_size=2)", nearest first.
-std::vector<std::string> nearest_layouts(
-    const TrainConfig& config,
-    const DecoderConfig* decoder,
+// Of so many ranks, with an ep up to that of `wanted`, nearest first.
+std::vector<ParallelDims> layouts_near(
+    const ParallelDims& wanted,
     int world_size) {
-  std::vector<ParallelDims> layouts = all_dims(world_size);
-  ParallelDims wanted = config.parallel_dims();
-  wanted.dp = std::max(1, wanted.dp);
+  std::vector<ParallelDims> layouts;
+  for (ParallelDims dims : all_dims(world_size)) {
+    const int most = std::min(wanted.ep, dims.replicas());
+    for (dims.ep = 1; dims.ep <= most; ++dims.ep) {
+      if (dims.replicas() % dims.ep == 0)
+        layouts.push_back(dims);
+    }
+  }
   std::stable_sort(
       layouts.begin(), layouts.end(), [&](const auto& a, const auto& b) {
         return distance(a, wanted) < distance(b, wanted);
       });
+  return layouts;
+}
+
+// "dp 2 * pp 2 * cp 1 * tp 2 with pp_virtual_stages=1", nearest first.
+std::vector<std::string> nearest_layouts(
+    const TrainConfig& config,
+    const DecoderConfig* decoder,
+    int world_size) {
+  ParallelDims wanted = config.parallel_dims();
+  wanted.dp = std::max(1, wanted.dp);
   std::vector<std::string> nearest;
-  for (const ParallelDims& dims : layouts) {
+  for (const ParallelDims& dims : layouts_near(wanted, world_size)) {
     if (nearest.size() == kShownLayouts)
       break;
     TrainConfig candidate = config;
@@ -385,9 +402,18 @@ std::vector<std::string> nearest_layouts(
       check_model(candidate, *decoder, problems);
     if (problems.empty())
       check_run(candidate, problems);
-    if (problems.empty())
-      nearest.push_back(
-          dims.product() + (one_stage ? " with pp_virtual_stages=1" : ""));
+    if (!problems.empty())
+      continue;
+    std::vector<std::string> settings;
+    if (one_stage)
+      settings.emplace_back("pp_virtual_stages=1");
+    if (dims.ep == 1 && wanted.ep > 1)  // which the product leaves out
+      settings.emplace_back("ep_size=1");
+    nearest.push_back(fmt::format(
+        "{}{}{}",
+        dims.product(),
+        settings.empty() ? "" : " with ",
+        fmt::join(settings, " and ")));
   }
   return nearest;
 }
@@ -404,6 +430,17 @@ std::string advise(
       "nearest layouts of {} ranks that fit: {}",
       world_size,
       fmt::join(nearest, "; "));
+}
+
+// "start 4 ranks (--nproc 4) or ", where so many would do.
+std::string advise_ranks(const ParallelDims& dims) {
+  const double ranks = dims.rank_count();
+  Problems problems;
+  if (ranks <= INT32_MAX)
+    dims.validate(static_cast<int>(ranks), problems);
+  if (ranks > INT32_MAX || !problems.empty())
+    return "";
+  return fmt::format("start {0:.0f} ranks (--nproc {0:.0f}) or ", ranks);
 }
 
 // Adds what was found, with the layouts to choose instead at the end.
@@ -446,18 +483,14 @@ void lay_out(int world_size, TrainConfig& config, Problems& problems) {
   }
   Problems product_problems;
   dims.validate(world_size, product_problems);
-  if (!product_problems.empty()) {
-    const double product = dims.rank_count();
-    for (const std::string& problem : product_problems)
-      problems.push_back(fmt::format(
-          "{}; start {:.0f} ranks (--nproc {:.0f}) or change "
-          "/distributed/*_size; {}",
-          problem,
-          product,
-          product,
-          advise(config, decoder, world_size)));
+  for (const std::string& problem : product_problems)
+    problems.push_back(fmt::format(
+        "{}; {}change /distributed/*_size; {}",
+        problem,
+        advise_ranks(dims),
+        advise(config, decoder, world_size)));
+  if (!product_problems.empty())
     return;
-  }
   check_layout(config, decoder, problems);
 }
 

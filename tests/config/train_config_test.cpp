@@ -1214,11 +1214,26 @@ TEST(TrainConfigExperts, WhatDoesNotGoWithEpIsNamed) {
                             "with a bias")));
   EXPECT_THAT(
       of_experts({"distributed.ep_size=3"}, 3),
-      ElementsAre(
-          HasSubstr("ep_size = 3 does not divide the model's 4 experts")));
+      ElementsAre(AllOf(
+          HasSubstr("ep_size = 3 does not divide the model's 4 experts"),
+          HasSubstr("that fit: dp 3 * pp 1 * cp 1 * tp 1 with ep_size=1"))));
+  // So many ranks are there already; more would leave dp x cp as it is.
   EXPECT_THAT(
       of_experts({"distributed.ep_size=2", "distributed.tp_size=2"}, 2),
-      ElementsAre(HasSubstr("ep 2 does not divide dp 1 * cp 1 = 1")));
+      ElementsAre(AllOf(
+          HasSubstr("ep 2 does not divide dp 1 * cp 1 = 1"),
+          Not(HasSubstr("start ")),
+          HasSubstr("that fit: dp 1 * pp 1 * cp 1 * tp 2 with ep_size=1; dp 2 "
+                    "* pp 1 * cp 1 * tp 1 (ep 2)"))));
+  EXPECT_THAT(
+      of_experts(
+          {"distributed.ep_size=2",
+           "distributed.dp_size=1",
+           "distributed.tp_size=2"},
+          4),
+      ElementsAre(AllOf(
+          HasSubstr("tp 2 (ep 2) = 2, but world size is 4; change "),
+          HasSubstr("that fit: dp 2 * pp 1 * cp 1 * tp 2 (ep 2)"))));
   const std::vector<std::string> apart = {
       "distributed.ep_size=2", "distributed.local_steps=4"};
   EXPECT_THAT(
