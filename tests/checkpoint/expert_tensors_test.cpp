@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "brigade/base/error.h"
+#include "brigade/checkpoint/adapter_folder.h"
 #include "brigade/checkpoint/export_model.h"
 #include "brigade/checkpoint/hugging_face_export.h"
 #include "brigade/checkpoint/torch_dtype.h"
@@ -197,6 +198,54 @@ TEST_P(ExpertTensorsOf, ComeBackBitForBit) {
         read_text_file(folder_ / "never_fused" / file))
         << file;
   expect_same_bytes(read_folder(folder_ / "separate"), read_folder(source_));
+}
+
+// Of routers and of linears of experts, merged into a base in either layout.
+TEST_P(ExpertTensorsOf, AreWrittenTogetherWithAnAdapterInThem) {
+  const Family& family = GetParam();
+  std::vector<std::string> problems;
+  const DecoderConfig model =
+      parse_decoder_config(config_of(family), "", problems);
+  const AdapterOptions options{
+      .rank = 2,
+      .alpha = 6,
+      .targets = {"q_proj", "mlp.gate", family.gate, family.down}};
+  Tensors adapter;
+  for (const ParameterRow& row : adapter_rows(model, options))
+    adapter[row.name] = torch::randn(row.shape);
+  const fs::path adapter_folder = folder_ / "adapter";
+  export_adapter(
+      {.out = adapter_folder,
+       .model = model,
+       .options = options,
+       .base_model = source_.string(),
+       .read = [&](const std::string& name) { return adapter.at(name); }});
+  const fs::path separate = folder_ / "separate";
+  export_folder(
+      source_, separate, {.merges_adapter = true, .adapter = adapter_folder});
+  const Tensors merged = read_folder(separate);
+  const std::string down =
+      fmt::format("model.layers.1.{}.experts.2.{}", family.block, family.down);
+  EXPECT_TRUE(torch::allclose(
+      merged.at(down + ".weight").to(torch::kFloat),
+      read_folder(source_).at(down + ".weight").to(torch::kFloat) +
+          3 * torch::matmul(
+                  adapter.at(down + ".lora_B.weight"),
+                  adapter.at(down + ".lora_A.weight")),
+      1e-2,
+      1e-2));
+  const fs::path fused_base = folder_ / "fused_base";
+  export_folder(source_, fused_base, {.experts = ExpertTensors::kFused});
+  for (const fs::path& base : {source_, fused_base}) {
+    export_folder(
+        base,
+        out_,
+        {.merges_adapter = true,
+         .adapter = adapter_folder,
+         .experts = ExpertTensors::kFused});
+    expect_same_bytes(read_folder(out_), fused(merged, family));
+    fs::remove_all(out_);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(

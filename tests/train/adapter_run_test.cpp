@@ -199,6 +199,16 @@ TEST_F(AdapterRun, OfExpertsAndRoutersContinuesUnderAnotherDivision) {
         error.what(),
         AllOf(HasSubstr("--experts fused"), HasSubstr("with --merge")));
   }
+  export_checkpoint(
+      run("of_experts"), *folder_ / "merged", {.merges_adapter = true});
+  export_checkpoint(
+      run("of_experts"),
+      *folder_ / "fused",
+      {.merges_adapter = true, .experts = ExpertTensors::kFused});
+  export_folder(*folder_ / "fused", *folder_ / "apart");
+  EXPECT_EQ(
+      read_text_file(*folder_ / "apart" / kSafetensorsFile),
+      read_text_file(*folder_ / "merged" / kSafetensorsFile));
   const std::string load = "checkpoint.load_path=" +
                            (run("of_experts") / "checkpoints" / "3").string();
   EXPECT_THAT(
