@@ -123,6 +123,9 @@ const series = [
   ["expert_entropy", "entropy of the use of experts, of the worst layer",
     (s) => s.experts && s.experts.entropy
       ? Math.min(...s.experts.entropy) : null],
+  ["router_norm", "largest norm of a router's weight",
+    (s) => s.experts && s.experts.router_norm
+      ? Math.max(...s.experts.router_norm) : null],
   ["dropped", "choices that experts had no room for",
     (s) => s.experts ? s.experts.dropped : null],
   ["margin", "margin of rewards, chosen over rejected",

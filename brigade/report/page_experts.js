@@ -1,20 +1,6 @@
 // How the routers of a model with experts divide tokens: each expert of each
-// layer over the last steps, and each layer's busiest one over all steps. That
-// of the worst layer is among the curves.
-
-// {steps, layers: [{layer, rows}]}: the sums over the steps that have them, of
-// which report_page.cpp leaves the last ones. Null: no experts.
-function expertsOf(run) {
-  const steps = run.steps.filter(
-    (s) => s.experts && s.experts.tokens_per_expert);
-  if (!steps.length) return null;
-  const layers = steps[steps.length - 1].experts.layers.map((layer, i) => ({
-    layer,
-    rows: steps.map((s) => s.experts.tokens_per_expert[i])
-      .reduce((sum, rows) => rows.map((count, e) => count + sum[e])),
-  }));
-  return { steps, layers };
-}
+// layer over the run's steps, and each layer's busiest one. That of the worst
+// layer is among the curves.
 
 // Between no row and twice the mean, and beyond.
 function heatOf(ratio) {
@@ -23,66 +9,82 @@ function heatOf(ratio) {
     : "rgba(217,98,43," + alpha + ")";
 }
 
-// lanes: [{layer, cells: [{ratio, title}]}]
+// lanes: [{layer, rows, title}]: rows of ratios, and what one at x, y is.
 function addHeatMap(parent, lanes) {
   const box = add(add(parent, "div", undefined, "wide"), "div", undefined,
     "heat");
-  for (const { layer, cells } of lanes) {
+  for (const { layer, rows, title } of lanes) {
     const line = add(box, "div", undefined, "lane");
     line.dataset.layer = layer;
     add(line, "span", "layer " + layer, "lane-name");
-    const row = add(line, "div", undefined, "cells");
-    for (const { ratio, title } of cells) {
-      const cell = add(row, "div");
-      cell.style.background = heatOf(ratio);
-      cell.title = "layer " + layer + ", " + title;
-    }
+    const picture = add(line, "canvas", undefined, "cells");
+    picture.width = rows[0].length;
+    picture.height = rows.length;
+    const row_px = Math.max(1, Math.min(16, Math.floor(96 / rows.length)));
+    picture.style.height = row_px * rows.length + "px";
+    const pen = picture.getContext("2d");
+    rows.forEach((row, y) => row.forEach((ratio, x) => {
+      pen.fillStyle = heatOf(ratio);
+      pen.fillRect(x, y, 1, 1);
+    }));
+    const cell = (offset, shown, cells) =>
+      Math.max(0, Math.min(cells - 1, Math.floor(offset / shown * cells)));
+    picture.addEventListener("mousemove", (event) => {
+      picture.title = "layer " + layer + ", " + title(
+        cell(event.offsetX, picture.clientWidth, picture.width),
+        cell(event.offsetY, picture.clientHeight, picture.height));
+    });
   }
 }
 
-function lanesOfExperts(layers) {
-  return layers.map(({ layer, rows }) => {
-    const mean = rows.reduce((a, b) => a + b) / rows.length;
-    return { layer, cells: rows.map((count, expert) => {
-      const ratio = mean > 0 ? count / mean : 1;
-      return { ratio, title: "expert " + expert + ": " + count + " tokens, " +
-        ratio.toFixed(2) + " times the mean" };
-    }) };
+// A row per expert, a column per step.
+function lanesOfExperts(steps) {
+  return steps[0].experts.layers.map((layer, i) => {
+    const columns = steps.map((s) => s.experts.tokens_per_expert[i]);
+    const means = columns.map(
+      (counts) => counts.reduce((a, b) => a + b) / counts.length);
+    const ratio = (x, y) => means[x] > 0 ? columns[x][y] / means[x] : 1;
+    return { layer,
+      rows: columns[0].map((_, y) => columns.map((_, x) => ratio(x, y))),
+      title: (x, y) => "step " + steps[x].step + ", expert " + y + ": " +
+        columns[x][y] + " tokens, " + ratio(x, y).toFixed(2) +
+        " times the mean" };
   });
 }
 
-// Of at most 100 steps, evenly chosen.
-function lanesOfSteps(run) {
-  const all = run.steps.filter((s) => s.experts && s.experts.layers);
+// A column for each of at most 100 steps, evenly chosen.
+function lanesOfBusiest(all) {
   const every = Math.ceil(all.length / 100);
-  const steps = all.filter((_, i) => i % every === 0);
-  return all[0].experts.layers.map((layer, i) => ({
+  const steps = all.filter((_, i) => (all.length - 1 - i) % every === 0);
+  return steps[0].experts.layers.map((layer, i) => ({
     layer,
-    cells: steps.map((s) => ({ ratio: s.experts.max_over_mean[i],
-      title: "step " + s.step + ": the busiest expert " +
-        s.experts.max_over_mean[i].toFixed(2) + " times the mean" })),
+    rows: [steps.map((s) => s.experts.max_over_mean[i])],
+    title: (x) => "step " + steps[x].step + ": the busiest expert " +
+      steps[x].experts.max_over_mean[i].toFixed(2) + " times the mean",
   }));
 }
 
 function showExperts(page) {
-  const found = runs.map(expertsOf);
-  if (!found.some((f) => f)) return;
+  const found = runs.map(
+    (run) => run.steps.filter((s) => s.experts && s.experts.layers));
+  if (!found.some((steps) => steps.length)) return;
   add(page, "h2", "Tokens of each expert");
-  add(page, "p", "A row per layer, a cell per expert: without colour it has " +
-    "the mean of its layer, blue less (full: none), orange more (full: twice " +
-    "the mean or above).");
-  found.forEach((each, index) => {
-    if (!each) return;
+  add(page, "p", "Steps from left to right, a layer's experts from top to " +
+    "bottom: without colour one has the mean of its layer, blue less (full: " +
+    "none), orange more (full: twice the mean or above).");
+  found.forEach((steps, index) => {
+    if (!steps.length) return;
     titleOf(page, runs[index], index);
-    const last = each.steps[each.steps.length - 1];
+    const last = steps[steps.length - 1];
     const dead = last.experts.dead.reduce((a, b) => a + b);
-    add(page, "p", "Steps " + each.steps[0].step + " to " + last.step + " (" +
-      each.steps.length + " of them noted each expert); in the last one " +
+    // report_page.cpp says which steps keep them.
+    const noted = steps.filter((s) => s.experts.tokens_per_expert);
+    add(page, "p", "Steps " + steps[0].step + " to " + last.step + ", " +
+      noted.length + " of them with each expert; in the last one " +
       dead + " experts were not chosen, and the busiest of a layer " +
       Math.max(...last.experts.max_over_mean).toFixed(2) + " times the mean.");
-    addHeatMap(page, lanesOfExperts(each.layers));
-    add(page, "p", "The busiest expert of each layer over the run, from the " +
-      "first step to the last:");
-    addHeatMap(page, lanesOfSteps(runs[index]));
+    if (noted.length) addHeatMap(page, lanesOfExperts(noted));
+    add(page, "p", "The busiest expert of each layer:");
+    addHeatMap(page, lanesOfBusiest(steps));
   });
 }

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "brigade/base/embedded.h"
 #include "brigade/base/version.h"
@@ -30,23 +32,45 @@ json flat(const json& config) {
   return result;
 }
 
-// Buckets are shown of the last step that has them, the rows of each expert of
-// the last kHeatSteps; they would be most of the page.
-json steps_of(const RunRecord& run) {
-  constexpr int kHeatSteps = 20;
-  json steps = run.steps;
+// Buckets are shown of the last step that has them: they would be most of the
+// page.
+void keep_last_buckets(json& steps) {
   bool has_buckets = false;
-  int with_rows = 0;
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
     if (std::exchange(has_buckets, has_buckets || step->contains("buckets")))
       step->erase("buckets");
-    const auto experts = step->find("experts");
-    if (experts == step->end() || !experts->is_object() ||
-        !experts->contains("tokens_per_expert"))
-      continue;
-    if (++with_rows > kHeatSteps)
-      experts->erase("tokens_per_expert");
   }
+}
+
+// For the same reason the tokens of each expert are of steps evenly chosen over
+// the run, the last one among them.
+void thin_out_expert_rows(json& steps) {
+  constexpr size_t kMostSteps = 100;
+  constexpr size_t kMostNumbers = 100'000;
+  const json::json_pointer rows("/experts/tokens_per_expert");
+  std::vector<json*> with_rows;
+  size_t numbers = 1;  // of the largest step
+  for (json& step : steps) {
+    if (!step.contains(rows))
+      continue;
+    with_rows.push_back(&step);
+    size_t of_step = 0;
+    for (const json& layer : step[rows])
+      of_step += layer.size();
+    numbers = std::max(numbers, of_step);
+  }
+  const size_t kept = std::clamp<size_t>(kMostNumbers / numbers, 1, kMostSteps);
+  const size_t every = (with_rows.size() + kept - 1) / kept;
+  for (size_t i = 0; i < with_rows.size(); ++i) {
+    if ((with_rows.size() - 1 - i) % every != 0)
+      with_rows[i]->at("experts").erase("tokens_per_expert");
+  }
+}
+
+json steps_of(const RunRecord& run) {
+  json steps = run.steps;
+  keep_last_buckets(steps);
+  thin_out_expert_rows(steps);
   return steps;
 }
 

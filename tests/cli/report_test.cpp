@@ -114,6 +114,47 @@ TEST_F(ReportCommand, WritesAPageThatABrowserShows) {
   EXPECT_THAT(shown, HasSubstr("data-shown=\"all\""));
 }
 
+// A picture per layer, a column per step, a row per expert.
+TEST_F(ReportCommand, ExpertsAreDrawnByLayerAndStep) {
+  if (!has_chromium())
+    GTEST_SKIP() << "no chromium on this machine";
+  {
+    std::ofstream metrics(folder_ / "run" / "metrics.jsonl");
+    for (int step = 1; step <= 8; ++step)
+      metrics << R"({"step":)" << step << R"(,"experts":{"dropped":0,)"
+              << R"("layers":[1,4],"max_over_mean":[1.5,1.25],)"
+              << R"("entropy":[0.9,0.95],"dead":[1,0],)"
+              << R"("router_norm":[0.5,0.75],)"
+              << R"("tokens_per_expert":[[3,3,0],[2,2,2]]}})"
+              << "\n";
+  }
+  const auto page = folder_ / "page.html";
+  ASSERT_EQ(
+      exit_code(
+          start({"report", (folder_ / "run").string(), "-o", page.string()})),
+      0)
+      << err();
+  const std::string shown = shown_by_chromium("file://" + page.string());
+  EXPECT_THAT(
+      shown,
+      HasSubstr("Steps 1 to 8, 8 of them with each expert; in the last one 1 "
+                "experts were not chosen"));
+  for (const int layer : {1, 4}) {
+    for (const int rows : {3, 1})
+      EXPECT_THAT(
+          shown,
+          HasSubstr(fmt::format(
+              "<div class=\"lane\" data-layer=\"{0}\"><span "
+              "class=\"lane-name\">layer {0}</span><canvas class=\"cells\" "
+              "width=\"8\" height=\"{1}\"",
+              layer,
+              rows)));
+  }
+  for (const char* chart : {"expert_load", "expert_entropy", "router_norm"})
+    EXPECT_THAT(shown, HasSubstr(fmt::format("data-chart=\"{}\"", chart)));
+  EXPECT_THAT(shown, HasSubstr("data-shown=\"all\""));
+}
+
 TEST_F(ReportCommand, LiveServesThisMachineAloneAndFollowsTheRun) {
   const auto run = folder_ / "run";
   const pid_t server = start({"report", run.string(), "--live"});

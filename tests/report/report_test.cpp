@@ -275,21 +275,33 @@ TEST_F(Report, PageHasEventsOriginsAndTheBucketsOfOneStep) {
   EXPECT_EQ(data[0]["steps"][1]["buckets"][0], 2);
 }
 
-TEST_F(Report, PageHasTheExpertsOfTheLastTwentySteps) {
-  const fs::path folder = make_run("a", 0, config(2, 30));
-  {
-    std::ofstream metrics(folder / "metrics.jsonl");
-    for (int step = 1; step <= 25; ++step)
-      metrics << R"({"step":)" << step
-              << R"(,"experts":{"max_over_mean":[1.5],)"
-              << R"("tokens_per_expert":[[3,1]]}})"
-              << "\n";
-  }
-  const json steps = json::parse(report_data({read_run(folder)}))[0]["steps"];
-  ASSERT_EQ(steps.size(), 25U);
-  for (const json& step : steps) {
-    EXPECT_EQ(step["experts"]["max_over_mean"][0], 1.5);
-    EXPECT_EQ(step["experts"].contains("tokens_per_expert"), step["step"] > 5);
+// So many that the page stays small, the last one among them.
+TEST_F(Report, PageHasTheTokensOfEachExpertOverTheWholeRun) {
+  struct Case {
+    int steps, experts, every;
+  };
+  for (const Case& each :
+       {Case{25, 2, 1}, {250, 2, 3}, {250, 2000, 5}, {2, 200'000, 2}}) {
+    SCOPED_TRACE(each.experts);
+    const fs::path folder =
+        make_run(std::to_string(each.steps * each.experts), 0, config(2, 30));
+    {
+      std::ofstream metrics(folder / "metrics.jsonl");
+      const json rows = std::vector<int>(each.experts, 3);
+      for (int step = 1; step <= each.steps; ++step)
+        metrics << R"({"step":)" << step
+                << R"(,"experts":{"max_over_mean":[1.5],)"
+                << R"("tokens_per_expert":[)" << rows << "]}}\n";
+    }
+    const json steps = json::parse(report_data({read_run(folder)}))[0]["steps"];
+    ASSERT_EQ(steps.size(), static_cast<size_t>(each.steps));
+    for (const json& step : steps) {
+      EXPECT_EQ(step["experts"]["max_over_mean"][0], 1.5);
+      const int before_last = each.steps - step["step"].get<int>();
+      EXPECT_EQ(
+          step["experts"].contains("tokens_per_expert"),
+          before_last % each.every == 0);
+    }
   }
 }
 
