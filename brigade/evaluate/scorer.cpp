@@ -57,6 +57,28 @@ torch::Tensor padded_rows(const std::vector<std::vector<int64_t>>& windows) {
       windows.length));
 }
 
+// Tokens of the context before a choice that the model sees.
+size_t seen_before(
+    const Continuations& request,
+    const std::vector<int64_t>& choice,
+    int64_t most_tokens) {
+  const size_t space = static_cast<size_t>(most_tokens) + 1 - choice.size();
+  return std::min(space, request.context.size());
+}
+
+// Those that score() makes for it: one for the context of a choice, unless the
+// choice before it saw as much, and one for each of its tokens but the last.
+int64_t forwards_for(const Continuations& request, int64_t most_tokens) {
+  int64_t forwards = 0;
+  size_t seen = 0;
+  for (const std::vector<int64_t>& choice : request.choices) {
+    const size_t kept = seen_before(request, choice, most_tokens);
+    forwards += static_cast<int64_t>(choice.size()) - (kept == seen ? 1 : 0);
+    seen = kept;
+  }
+  return forwards;
+}
+
 template <typename T>
 std::vector<T> as_vector(const torch::Tensor& tensor) {
   const torch::Tensor flat = tensor.flatten();
@@ -85,6 +107,11 @@ torch::Tensor Scorer::receive_input(int64_t tokens) {
       torch::empty({tokens, context.description.hidden_size}, context.dtype);
   stages.recv(input, stages.rank() - 1)->wait();
   return input;
+}
+
+void Scorer::keep_up(int64_t made, int64_t most) {
+  for (; mesh_.dims().ep > 1 && made < most; ++made)
+    hidden_of(torch::zeros({1, 1}, torch::kLong));
 }
 
 torch::Tensor Scorer::hidden_of(const torch::Tensor& ids) {
@@ -116,6 +143,7 @@ TokenLoss Scorer::loss(
     const std::function<void(int64_t)>& progress) {
   const int64_t length = windows.length;
   TokenLoss mine;
+  int64_t forwards = 0;
   double first_bad = std::numeric_limits<double>::infinity();
   std::vector<int64_t> window(static_cast<size_t>(length) + 1);
   std::vector<int64_t> next;
@@ -145,6 +173,7 @@ TokenLoss Scorer::loss(
       });
     }
     const double nats = loss_of(ids, targets);
+    ++forwards;
     if (counts()) {
       mine.nats += nats;
       mine.tokens += predicted;
@@ -152,6 +181,9 @@ TokenLoss Scorer::loss(
         first_bad = std::min(first_bad, static_cast<double>(first));
     }
   }
+  keep_up(
+      forwards,
+      most_of_replica((windows.count + windows.rows - 1) / windows.rows));
   progress(windows.count);
   const auto total = torch::tensor(
       {mine.nats, static_cast<double>(mine.tokens)}, torch::kDouble);
@@ -199,12 +231,14 @@ std::vector<std::vector<ContinuationScore>> Scorer::score(
     const std::function<void(int64_t)>& progress) {
   const torch::NoGradGuard no_grad;
   std::vector<double> flat;  // two per choice
+  std::vector<int64_t> forwards(static_cast<size_t>(mesh_.dp_cp()->size()));
   for (size_t r = 0; r < requests.size(); ++r) {
     const Continuations& request = requests[r];
     const auto number = static_cast<int64_t>(r);
     progress(number);
     const size_t begin = flat.size();
     flat.resize(begin + 2 * request.choices.size(), 0.0);
+    forwards[r % forwards.size()] += forwards_for(request, most_tokens);
     if (!is_mine(number))
       continue;
     size_t seen = 0;  // tokens of the context behind `first`
@@ -212,8 +246,7 @@ std::vector<std::vector<ContinuationScore>> Scorer::score(
     torch::Tensor first;
     for (size_t c = 0; c < request.choices.size(); ++c) {
       const std::vector<int64_t>& choice = request.choices[c];
-      const size_t space = static_cast<size_t>(most_tokens) + 1 - choice.size();
-      const size_t kept = std::min(space, request.context.size());
+      const size_t kept = seen_before(request, choice, most_tokens);
       if (kept != seen) {
         const auto end = request.context.end();
         state = {};
@@ -228,6 +261,9 @@ std::vector<std::vector<ContinuationScore>> Scorer::score(
       flat[begin + 2 * c + 1] = score.is_greedy ? 1 : 0;
     }
   }
+  keep_up(
+      forwards[static_cast<size_t>(mesh_.dp_cp()->rank())],
+      *std::max_element(forwards.begin(), forwards.end()));
   progress(static_cast<int64_t>(requests.size()));
   const auto total = torch::tensor(flat, torch::kDouble);
   if (!flat.empty())
@@ -247,6 +283,7 @@ std::vector<double> Scorer::nats(
     const std::vector<ScoredWindow>& windows,
     const std::function<void(int64_t)>& progress) {
   std::vector<double> mine(windows.size(), 0.0);
+  int64_t forwards = 0;
   for (size_t w = 0; w < windows.size(); ++w) {
     const auto number = static_cast<int64_t>(w);
     progress(number);
@@ -262,10 +299,13 @@ std::vector<double> Scorer::nats(
       targets.narrow(1, inputs - predicted, predicted)
           .copy_(tokens.narrow(1, inputs + 1 - predicted, predicted));
     const double nats = loss_of(tokens.narrow(1, 0, inputs), targets);
+    ++forwards;
     if (counts())
       mine[w] = nats;
   }
-  progress(static_cast<int64_t>(windows.size()));
+  const auto count = static_cast<int64_t>(windows.size());
+  keep_up(forwards, most_of_replica(count));
+  progress(count);
   if (mine.empty())
     return mine;
   const auto total = torch::tensor(mine, torch::kDouble);
@@ -278,8 +318,10 @@ std::vector<double> Scorer::nats(
 DecoderModel::TopTokens Scorer::top_tokens_of(
     const Windows& windows,
     const TopTokensRequest& request) {
-  if (windows.empty())
+  if (windows.empty()) {
+    keep_up(0, 1);
     return {};
+  }
   const torch::Tensor hidden = hidden_of(padded_rows(windows));
   if (!model_->part().is_last)
     return {};

@@ -3,6 +3,7 @@
 //
 // Replicas of the mesh (dp and cp: a sequence is not cut) divide the work; the
 // stages of a replica pass the hidden states on, its tp ranks share each layer.
+// Where replicas divide the experts too, all of them make as many forwards.
 // All calls are collective over the world, with the same arguments everywhere.
 #pragma once
 
@@ -136,6 +137,14 @@ class Scorer {
       const torch::Tensor& first,
       DecoderModel::GenerationState state);
   torch::Tensor receive_input(int64_t tokens);
+  // Behind `made` forwards of this replica, where another one makes `most`: the
+  // rest, of a token that nobody reads, as the others' rows meet its experts.
+  void keep_up(int64_t made, int64_t most);
+  // Of so many items, those of the replica with most of them.
+  int64_t most_of_replica(int64_t items) const {
+    const int64_t replicas = mesh_.dp_cp()->size();
+    return (items + replicas - 1) / replicas;
+  }
   bool is_mine(int64_t item) const {
     return item % mesh_.dp_cp()->size() == mesh_.dp_cp()->rank();
   }

@@ -17,7 +17,8 @@ std::vector<std::string> known_keys() {
     keys.push_back("distributed." + size_key_of(axis));
   keys.insert(
       keys.end(),
-      {"distributed.pp_layers",
+      {"distributed.ep_size",
+       "distributed.pp_layers",
        "distributed.timeout_seconds",
        "distributed.check_collectives"});
   return keys;

@@ -10,8 +10,8 @@ namespace brigade {
 
 // The model laid out over `world_size` ranks: one stage after
 // the other of pp, its heads and its vocabulary cut over tp; dp (what is left
-// where it is not given) and cp are further replicas. The layout of the run
-// that trained it does not matter.
+// where it is not given) and cp are further replicas, ep of which divide the
+// experts. The layout of the run that trained it does not matter.
 // `overrides`: distributed.*_size, pp_layers, timeout_seconds and
 // check_collectives, and model.dtype, in which it is computed in place of the
 // stored one. Throws ConfigError for other keys and for layouts that do

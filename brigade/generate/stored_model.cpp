@@ -119,8 +119,10 @@ std::shared_ptr<DecoderModel> StoredModel::load(
   auto context = std::make_shared<ModelContext>(model_context(config, mesh));
   // Replicas do not share a sequence: attention has nobody to ask.
   context->context_parallel = make_self_communicator({.name = "cp"});
-  const ModelPart part =
+  ModelPart part =
       stage_parts(config).at(static_cast<size_t>(mesh.coordinate().pp));
+  part.experts =
+      experts_of_rank(model_of(config), mesh.dims(), mesh.coordinate());
   auto model = std::make_shared<DecoderModel>(context, part);
   // Nothing trains; beside an adapter the weights must not want to.
   for (const torch::Tensor& weight : model->parameters())

@@ -52,8 +52,8 @@ class StoredModel {
     return spec.empty() ? tokenizer_ : spec;
   }
   // This rank's part, for inference: `config` is inference_config()'s for the
-  // mesh's dims. Replicas (dp, cp) hold the same. Throws DataError when a
-  // tensor is missing.
+  // mesh's dims. Replicas (dp, cp) hold the same, but for experts that they
+  // divide. Throws DataError when a tensor is missing.
   std::shared_ptr<DecoderModel> load(
       const TrainConfig& config,
       const ProcessMesh& mesh) const;

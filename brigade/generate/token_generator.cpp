@@ -10,7 +10,7 @@ TokenGenerator::TokenGenerator(
     const SamplingOptions& sampling)
     : mesh_(mesh),
       drawing_rank_(mesh.dims().rank({.pp = mesh.dims().pp - 1})),
-      is_listener_(mesh.coordinate().dp > 0 || mesh.coordinate().cp > 0),
+      is_listener_(mesh.dims().replica(mesh.coordinate()) >= mesh.dims().ep),
       sampling_(sampling) {
   if (!is_listener_)
     model_ = stored.load(config, mesh);

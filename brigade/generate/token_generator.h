@@ -58,7 +58,9 @@ class TokenGenerator {
 
   const ProcessMesh& mesh_;
   int drawing_rank_;  // of the world
-  bool is_listener_;  // of a replica that does not work
+  // Of a replica that does not work. Those that divide the experts all do, on
+  // the same tokens.
+  bool is_listener_;
   SamplingOptions sampling_;
   std::vector<std::mt19937_64> random_;  // by text
   std::shared_ptr<DecoderModel> model_;  // null in a listener

@@ -98,7 +98,8 @@ class EvaluateLayouts : public ::testing::TestWithParam<bool> {
         stored,
         {{"distributed.tp_size=" + std::to_string(dims.tp)},
          {"distributed.pp_size=" + std::to_string(dims.pp)},
-         {"distributed.cp_size=" + std::to_string(dims.cp)}},
+         {"distributed.cp_size=" + std::to_string(dims.cp)},
+         {"distributed.ep_size=" + std::to_string(dims.ep)}},
         dims.world_size());
     testing::run_ranks_with_store(
         dims.world_size(), [&](int rank, const StorePtr& store) {
@@ -109,7 +110,7 @@ class EvaluateLayouts : public ::testing::TestWithParam<bool> {
   }
 
   static std::vector<ParallelDims> layouts() {
-    return {
+    std::vector<ParallelDims> all = {
         {},
         {.dp = 2},
         {.tp = 2},
@@ -117,6 +118,14 @@ class EvaluateLayouts : public ::testing::TestWithParam<bool> {
         {.cp = 2},
         {.dp = 2, .tp = 2, .pp = 2},
         {.dp = 3}};
+    // Replicas of the last one have less to do than others, or nothing.
+    if (GetParam())
+      all.insert(
+          all.end(),
+          {{.dp = 2, .ep = 2},
+           {.dp = 2, .tp = 2, .pp = 2, .ep = 2},
+           {.dp = 3, .cp = 2, .ep = 2}});
+    return all;
   }
 
   testing::RunsFolder folder_;
@@ -321,6 +330,40 @@ TEST_P(EvaluateLayouts, OfAWindowTheLastTokensAreScored) {
         EXPECT_NEAR(nats[w], expected[w], 1e-4) << dims.product();
       EXPECT_TRUE(scorer.nats({}, [](int64_t /*done*/) {}).empty());
     });
+  }
+}
+
+TEST_P(EvaluateLayouts, TopTokensAreThoseOfTheLogits) {
+  constexpr int64_t kTop = 3;
+  const auto read = [](int64_t window) {
+    std::vector<int64_t> tokens(kLength);
+    read_window(window, tokens);
+    tokens.erase(std::find(tokens.begin(), tokens.end(), -1), tokens.end());
+    return tokens;
+  };
+  std::vector<std::vector<int64_t>> expected;
+  for (int64_t w = 0; w < kWindows; ++w) {
+    const auto ids =
+        std::get<1>(log_probabilities(read(w)).topk(kTop, 1)).flatten();
+    expected.emplace_back(
+        ids.data_ptr<int64_t>(), ids.data_ptr<int64_t>() + ids.numel());
+  }
+  for (const ParallelDims& dims : layouts()) {
+    std::vector<std::vector<int64_t>> found;
+    under(dims, [&](Scorer& scorer) {
+      scorer.top_tokens(
+          {.windows = kWindows,
+           .rows = 2,
+           .k = kTop,
+           .vocabulary = model_->context().description.vocab_size,
+           .read = read,
+           .take =
+               [&](int64_t /*window*/, const TeacherTokens& of_targets) {
+                 found.push_back(of_targets.ids);
+               }},
+          [](int64_t /*done*/) {});
+    });
+    EXPECT_EQ(found, expected) << dims.product();
   }
 }
 
