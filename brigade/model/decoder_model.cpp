@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "brigade/base/check.h"
+#include "brigade/ops/torch_products.h"
 #include "brigade/tensor_parallel/mappings.h"
 #include "brigade/tensor_parallel/vocab_parallel.h"
 
@@ -18,6 +19,8 @@ class Folder : public torch::nn::Module {};
 
 DecoderModel::DecoderModel(ModelContextPtr context, const ModelPart& part)
     : context_(std::move(context)), part_(part) {
+  if (context_->device.is_cpu() && context_->dtype == torch::kBFloat16)
+    ops::ensure_torch_multiplies_bf16();
   const ModelDescription& description = context_->description;
   const ParameterSource root(*context_);
   const ParameterSource source = root.inside("model");

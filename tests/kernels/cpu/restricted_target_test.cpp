@@ -10,6 +10,7 @@
 
 #include "brigade/kernels/cpu/simd_targets.h"
 #include "brigade/kernels/cpu/tile_product.h"
+#include "brigade/ops/torch_products.h"
 // After simd_targets.h.
 #include "hwy/highway.h"
 
@@ -34,6 +35,8 @@ int64_t supported_target(const std::string& name) {
 class RestrictTarget : public ::testing::Environment {
  public:
   void SetUp() override {
+    // Tests compare with libtorch's products.
+    ensure_torch_multiplies_bf16();
     if (wanted_target() == nullptr)
       return;
     const int64_t target = supported_target(wanted_target());
@@ -41,9 +44,6 @@ class RestrictTarget : public ::testing::Environment {
       GTEST_SKIP() << "this processor has no " << wanted_target();
     hwy::SetSupportedTargetsForTest(target);
     hwy::GetChosenTarget().DeInit();
-    // libtorch asks the processor, not the restricted oneDNN, whether it has
-    // bf16 products, and would fail for want of them.
-    torch::globalContext().setUserEnabledMkldnn(false);
   }
 };
 
