@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "brigade/base/error.h"
@@ -11,31 +12,26 @@
 namespace brigade {
 namespace {
 
-struct ReadGradient {
-  torch::Tensor values;
-  const ParamGroup* group = nullptr;
-};
-
-// What an optimizer of this rank reads.
-std::vector<ReadGradient> gradients_of(
+// What an optimizer of this rank reads, and over which ranks it was reduced.
+std::vector<std::pair<torch::Tensor, const ParamGroup*>> gradients_of(
     const GradSync& sync,
     const char* function) {
   sync.check_are_reduced(function);
-  std::vector<ReadGradient> gradients;
+  std::vector<std::pair<torch::Tensor, const ParamGroup*>> gradients;
   if (sync.options().handover == GradHandover::kMainGrad) {
     // With versions of their own: see GradSync::throw_if_kept(), for which
     // clipped gradients are not cleared ones.
     for (const FlatSegment& segment : sync.segments())
-      gradients.push_back(
-          {segment.owned_main_grad().variable_data(), &segment.group});
+      gradients.emplace_back(
+          segment.owned_main_grad().variable_data(), &segment.group);
     return gradients;
   }
   for (const Param& param : sync.params()) {
     const torch::Tensor& grad = param.tensor.grad();
     if (grad.defined())
-      gradients.push_back(
-          {grad.is_sparse() ? grad._values() : grad.variable_data(),
-           &param.group});
+      gradients.emplace_back(
+          grad.is_sparse() ? grad._values() : grad.variable_data(),
+          &param.group);
   }
   if (gradients.empty()) {
     throw ConfigError(fmt::format(

@@ -31,6 +31,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -179,10 +180,14 @@ class GradSync {
   // Null with any other sharding.
   ShardedWeights* sharded_weights() const { return gathered_->units(); }
 
-  // GradHandover::kMainGrad: a range of this rank's part of a segment's
-  // weights, as a leaf whose .grad() is that range of the gradients. The same
-  // tensor for the same range until the layout changes. See owned_parameters().
-  torch::Tensor owned_leaf(size_t segment, int64_t offset, int64_t numel);
+  // GradHandover::kMainGrad: the segment of whose owned weights a tensor is a
+  // view; std::nullopt: there is none.
+  std::optional<size_t> segment_of(const torch::Tensor& owned) const;
+  // Where its gradients are, flat; undefined where it is no such view.
+  torch::Tensor main_grad_of(const torch::Tensor& owned) const;
+  // Such a view as a leaf whose .grad() is main_grad_of() it. The same tensor
+  // for the same range until the layout changes. See owned_parameters().
+  torch::Tensor owned_leaf(const torch::Tensor& owned);
   // GradHandover::kMainGrad: an optimizer is about to read the gradients.
   // Throws ConfigError where .grad() was changed since they were reduced and
   // does not count: divided gradients lie elsewhere, and of sums that are still
@@ -283,20 +288,16 @@ class GradSync {
   int64_t version_of_gradients() const;
   int64_t version_of_shown() const;
 
-  struct OwnedLeaf {
-    size_t segment = 0;
-    int64_t offset = 0;  // in its owned range
-    torch::Tensor weight;
-    int64_t grad_version = 0;  // of its .grad(), when that was shown
-  };
-  torch::Tensor main_grad_of(const OwnedLeaf& leaf) const;
+  // Of the owned leaves' gradients; precondition: they have all.
+  int64_t version_of_leaf_gradients() const;
 
   int64_t weights_version_ = 0;    // at begin_use()
   int64_t gradients_version_ = 0;  // the same; -1: there are none
   int64_t shown_version_ = 0;      // the same, of .grad()
   int64_t stepped_numel_ = 0;      // since begin_use()
-  std::vector<OwnedLeaf> owned_leaves_;
-  int64_t leaves_layout_ = 0;  // of owned_leaves_
+  std::vector<torch::Tensor> owned_leaves_;
+  int64_t leaves_layout_ = 0;           // of owned_leaves_
+  int64_t leaf_gradients_version_ = 0;  // when they were shown
   std::function<void()> before_handover_;
   std::function<void()> before_step_;
 };

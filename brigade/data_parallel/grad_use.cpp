@@ -2,6 +2,8 @@
 // used them, and the leaves that torch::optim steps.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "brigade/base/error.h"
 #include "brigade/data_parallel/grad_hooks.h"
 #include "brigade/data_parallel/grad_sync.h"
@@ -19,45 +21,50 @@ torch::Tensor as_leaf_gradient(const torch::Tensor& grad) {
 
 }  // namespace
 
-torch::Tensor GradSync::main_grad_of(const OwnedLeaf& leaf) const {
-  return segments()[leaf.segment].owned_main_grad().narrow(
-      0, leaf.offset, leaf.weight.numel());
+std::optional<size_t> GradSync::segment_of(const torch::Tensor& owned) const {
+  for (size_t s = 0; s < segments().size(); ++s) {
+    if (segments()[s].owned_offset(owned))
+      return s;
+  }
+  return std::nullopt;
 }
 
-torch::Tensor
-GradSync::owned_leaf(size_t segment, int64_t offset, int64_t numel) {
-  if (leaves_layout_ != layout_version())
+torch::Tensor GradSync::main_grad_of(const torch::Tensor& owned) const {
+  const auto index = segment_of(owned);
+  if (!index)
+    return {};
+  const FlatSegment& segment = segments()[*index];
+  return segment.owned_main_grad().narrow(
+      0, *segment.owned_offset(owned), owned.numel());
+}
+
+torch::Tensor GradSync::owned_leaf(const torch::Tensor& owned) {
+  if (leaves_layout_ != layout_version()) {
     owned_leaves_.clear();
-  leaves_layout_ = layout_version();
-  for (const OwnedLeaf& leaf : owned_leaves_) {
-    if (leaf.segment == segment && leaf.offset == offset &&
-        leaf.weight.numel() == numel)
-      return leaf.weight;
+    leaf_gradients_version_ = 0;
   }
-  OwnedLeaf leaf{
-      segment,
-      offset,
-      segments()[segment]
-          .owned_weight()
-          .narrow(0, offset, numel)
-          .detach()
-          .requires_grad_()};
-  leaf.weight.mutable_grad() = as_leaf_gradient(main_grad_of(leaf));
-  set_owner(leaf.weight, flat_memory());
+  leaves_layout_ = layout_version();
+  for (const torch::Tensor& leaf : owned_leaves_) {
+    if (is_same_memory(leaf, owned) && leaf.numel() == owned.numel())
+      return leaf;
+  }
+  const torch::Tensor leaf = owned.detach().requires_grad_();
+  leaf.mutable_grad() = as_leaf_gradient(main_grad_of(leaf));
+  set_owner(leaf, flat_memory());
   owned_leaves_.push_back(leaf);
-  return leaf.weight;
+  return leaf;
 }
 
 void GradSync::strand_leaves() const {
-  for (const OwnedLeaf& leaf : owned_leaves_)
-    leaf.weight.mutable_grad() = torch::empty({0}, leaf.weight.options());
+  for (const torch::Tensor& leaf : owned_leaves_)
+    leaf.mutable_grad() = torch::empty({0}, leaf.options());
 }
 
 void GradSync::drop_cleared_leaves() {
   if (leaves_layout_ != layout_version())
     return;
-  for (const OwnedLeaf& leaf : owned_leaves_) {
-    if (!leaf.weight.grad().defined())
+  for (const torch::Tensor& leaf : owned_leaves_) {
+    if (!leaf.grad().defined())
       main_grad_of(leaf).zero_();
   }
 }
@@ -65,31 +72,37 @@ void GradSync::drop_cleared_leaves() {
 void GradSync::show_leaf_gradients() {
   if (leaves_layout_ != layout_version())
     return;
-  for (OwnedLeaf& leaf : owned_leaves_) {
-    torch::Tensor& grad = leaf.weight.mutable_grad();
-    if (!grad.defined())
-      grad = as_leaf_gradient(main_grad_of(leaf));
-    leaf.grad_version = static_cast<int64_t>(grad._version());
+  for (const torch::Tensor& leaf : owned_leaves_) {
+    if (!leaf.grad().defined())
+      leaf.mutable_grad() = as_leaf_gradient(main_grad_of(leaf));
   }
+  leaf_gradients_version_ = version_of_leaf_gradients();
+}
+
+int64_t GradSync::version_of_leaf_gradients() const {
+  int64_t sum = 0;
+  for (const torch::Tensor& leaf : owned_leaves_)
+    sum += static_cast<int64_t>(leaf.grad()._version());
+  return sum;
 }
 
 void GradSync::throw_if_leaves_changed() const {
   if (leaves_layout_ != layout_version())
     return;
+  const bool are_all_there = std::all_of(
+      owned_leaves_.begin(), owned_leaves_.end(), [](const auto& leaf) {
+        return leaf.grad().defined();
+      });
   const bool is_own_sum = options().sharding == Sharding::kOptimizer;
-  for (const OwnedLeaf& leaf : owned_leaves_) {
-    const torch::Tensor& grad = leaf.weight.grad();
-    if (grad.defined() &&
-        (!is_own_sum ||
-         static_cast<int64_t>(grad._version()) == leaf.grad_version))
-      continue;
-    throw ConfigError(fmt::format(
-        "[data_parallel] an optimizer over owned_parameters() cleared or wrote "
-        "its gradients between a step's backwards, which with sharding = {} "
-        "does not drop what has accumulated so far: call reset() of "
-        "DataParallel instead, or zero_grad() of the module",
-        to_string(options().sharding)));
-  }
+  if (are_all_there &&
+      (!is_own_sum || version_of_leaf_gradients() == leaf_gradients_version_))
+    return;
+  throw ConfigError(fmt::format(
+      "[data_parallel] an optimizer over owned_parameters() cleared or wrote "
+      "its gradients between a step's backwards, which with sharding = {} "
+      "does not drop what has accumulated so far: call reset() of "
+      "DataParallel instead, or zero_grad() of the module",
+      to_string(options().sharding)));
 }
 
 void GradSync::check_leaves_are_current() const {

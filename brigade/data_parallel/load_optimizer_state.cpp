@@ -8,6 +8,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/comm/agreement.h"
+#include "brigade/data_parallel/optimizer_groups.h"
 #include "brigade/data_parallel/optimizer_state.h"
 #include "brigade/data_parallel/param_states.h"
 #include "brigade/data_parallel/torch_optimizer_fields.h"

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "brigade/base/error.h"
+#include "brigade/data_parallel/optimizer_groups.h"
 #include "brigade/data_parallel/param_states.h"
 #include "brigade/data_parallel/torch_optimizer_fields.h"
 

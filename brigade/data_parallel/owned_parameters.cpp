@@ -9,14 +9,9 @@
 #include "brigade/base/error.h"
 #include "brigade/data_parallel/grad_hooks.h"
 #include "brigade/data_parallel/optimizer_groups.h"
-#include "brigade/data_parallel/owned_runs.h"
 
 namespace brigade {
 namespace {
-
-torch::Tensor as_leaf(GradSync& sync, const OwnedRun& run) {
-  return sync.owned_leaf(run.segment, run.offset, run.numel);
-}
 
 void check_torch_can_step(const GradSync& sync) {
   if (sync.options().handover != GradHandover::kMainGrad) {
@@ -85,8 +80,9 @@ ReadGradients gradients_read_by(
       const auto own = index_of.find(weight.unsafeGetTensorImpl());
       if (own == index_of.end()) {
         check_is_not_of_another(sync, weight);
-        if (const auto run = find_owned(sync, weight))
-          gradients.owned.push_back(run->main_grad(sync));
+        if (const torch::Tensor own_grad = sync.main_grad_of(weight);
+            own_grad.defined())
+          gradients.owned.push_back(own_grad);
         else if (weight.grad().defined())
           gradients.unknown.push_back(weight.grad());
         continue;
@@ -165,11 +161,11 @@ std::vector<OptimizerGroup> groups_over(
   auto made = make_optimizer_groups(sync, groups_of.group_of(), rules);
   // A rank that owns none of them tells the sync of its steps as the others do.
   if (made.empty()) {
-    const OwnedRun nothing;
+    const FlatSegment& segment = sync.segments().front();
     made.push_back(
-        {.name = nothing.name(sync),
-         .weight = nothing.weight(sync),
-         .main_grad = nothing.main_grad(sync)});
+        {.name = "bucket 0 [0:0]",
+         .weight = segment.owned_weight().narrow(0, 0, 0),
+         .main_grad = segment.owned_main_grad().narrow(0, 0, 0)});
   }
   for (OptimizerGroup& group : made)
     group.memory = sync.flat_memory();
@@ -182,8 +178,8 @@ std::vector<torch::Tensor> owned_parameters(GradSync& sync) {
   check_torch_can_step(sync);
   const std::vector<int> one_group(sync.params().size(), 0);
   std::vector<torch::Tensor> owned;
-  for (const OwnedRun& run : cut_owned(sync, one_group))
-    owned.push_back(as_leaf(sync, run));
+  for (const auto& group : make_optimizer_groups(sync, one_group, {StepRule{}}))
+    owned.push_back(sync.owned_leaf(group.weight));
   return owned;
 }
 
@@ -197,10 +193,12 @@ std::vector<torch::optim::OptimizerParamGroup> owned_parameters(
       return groups_of.add(param, static_cast<int>(g));
     });
   }
-  for (const OwnedRun& run : cut_owned(sync, groups_of.group_of())) {
-    if (run.group != kNoGroup && !parts_of(sync, run).empty())
-      groups[static_cast<size_t>(run.group)].params().push_back(
-          as_leaf(sync, run));
+  const std::vector<StepRule> any(groups.size());
+  for (const auto& made :
+       make_optimizer_groups(sync, groups_of.group_of(), any)) {
+    if (!made.parts.empty())
+      groups[static_cast<size_t>(made.param_group)].params().push_back(
+          sync.owned_leaf(made.weight));
   }
   return groups;
 }

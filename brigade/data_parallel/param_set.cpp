@@ -6,7 +6,6 @@
 
 #include "brigade/data_parallel/bucketed_grad_sync.h"
 #include "brigade/data_parallel/optimizer_groups.h"
-#include "brigade/data_parallel/owned_runs.h"
 #include "brigade/sharding/sharded_weights.h"
 
 namespace brigade {
@@ -65,8 +64,9 @@ void ParamSet::make_optimizer() {
   layout_version_ = sync_->layout_version();
   groups_of_segment_.assign(sync_->segments().size(), {});
   for (size_t g = 0; g < optimizer_->groups().size(); ++g) {
-    if (const auto run = find_owned(*sync_, optimizer_->groups()[g].weight))
-      groups_of_segment_[run->segment].push_back(g);
+    const auto segment = sync_->segment_of(optimizer_->groups()[g].weight);
+    if (segment)
+      groups_of_segment_[*segment].push_back(g);
   }
 }
 

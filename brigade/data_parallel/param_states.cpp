@@ -7,6 +7,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/comm/agreement.h"
+#include "brigade/data_parallel/optimizer_groups.h"
 #include "brigade/data_parallel/torch_optimizer_fields.h"
 
 namespace brigade {
@@ -60,16 +61,15 @@ ParamStates::ParamStates(const GradSync& sync, const Optimizer& optimizer)
   std::vector<int64_t> stepped(sync.params().size(), 0);
   for (size_t g = 0; g < optimizer.groups().size(); ++g) {
     const OptimizerGroup& group = optimizer.groups()[g];
-    const auto run = find_owned(sync, group.weight);
-    if (!run) {
+    const auto parts = parts_of(sync, group.weight);
+    if (!parts) {
       throw ConfigError(fmt::format(
           "[data_parallel] '{}' of the optimizer is not in this module's "
           "memory: make it by make_adamw(model.sync(), ...)",
           group.name));
     }
-    const auto parts = parts_of(sync, *run);
-    add(parts, optimizer.states(g));
-    for (const RunPart& part : parts)
+    add(*parts, optimizer.states(g));
+    for (const RunPart& part : *parts)
       stepped[static_cast<size_t>(part.param)] =
           1 + static_cast<int64_t>(group.rule.unit);
   }

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "brigade/data_parallel/grad_sync.h"
-#include "brigade/data_parallel/owned_runs.h"
 #include "brigade/optim/optimizer.h"
 #include "brigade/param/state.h"
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "brigade/base/error.h"
-#include "brigade/data_parallel/owned_runs.h"
+#include "brigade/data_parallel/optimizer_groups.h"
 
 namespace brigade {
 namespace {
@@ -123,15 +123,17 @@ std::vector<std::vector<size_t>> groups_by_segment(
   std::vector<std::vector<size_t>> groups(sync.segments().size());
   std::vector<bool> is_stepped(sync.params().size());
   for (size_t g = 0; g < optimizer.groups().size(); ++g) {
-    const auto run = find_owned(sync, optimizer.groups()[g].weight);
-    if (!run) {
+    const torch::Tensor& weight = optimizer.groups()[g].weight;
+    const auto segment = sync.segment_of(weight);
+    const auto parts = parts_of(sync, weight);
+    if (!segment || !parts) {
       throw ConfigError(
           "[data_parallel] an optimizer of Brigade's that steps in backward is "
           "over this "
           "module's buckets: make it by make_adamw(model.sync(), ...)");
     }
-    groups[run->segment].push_back(g);
-    for (const RunPart& part : parts_of(sync, *run))
+    groups[*segment].push_back(g);
+    for (const RunPart& part : *parts)
       is_stepped[static_cast<size_t>(part.param)] = true;
   }
   for (size_t i = 0; i < is_stepped.size(); ++i) {

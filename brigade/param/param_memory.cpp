@@ -54,6 +54,19 @@ torch::Tensor FlatSegment::owned_main_grad() const {
                               : main_grad.narrow(0, owned.begin, owned.numel);
 }
 
+std::optional<int64_t> FlatSegment::owned_offset(
+    const torch::Tensor& view) const {
+  const torch::Tensor& memory = weight_shard.defined() ? weight_shard : weight;
+  if (!memory.defined() || !view.is_alias_of(memory))
+    return std::nullopt;
+  const int64_t begin = weight_shard.defined() ? 0 : owned.begin;
+  const int64_t offset =
+      view.storage_offset() - memory.storage_offset() - begin;
+  if (offset < 0 || offset + view.numel() > owned.numel)
+    return std::nullopt;
+  return offset;
+}
+
 bool is_same_memory(const torch::Tensor& a, const torch::Tensor& b) {
   return a.is_alias_of(b) && a.storage_offset() == b.storage_offset();
 }

@@ -12,6 +12,7 @@
 #include <torch/types.h>
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -52,6 +53,9 @@ struct FlatSegment {
   // [owned.numel]: what an optimizer steps and reads.
   torch::Tensor owned_weight() const;
   torch::Tensor owned_main_grad() const;
+  // Where in owned_weight() a view of it begins; std::nullopt: it is no view of
+  // it.
+  std::optional<int64_t> owned_offset(const torch::Tensor& view) const;
 };
 
 // Whether two tensors begin at the same element of the same storage.

@@ -10,7 +10,6 @@
 #include <torch/optim/sgd.h>
 
 #include "brigade/base/error.h"
-#include "brigade/data_parallel/owned_runs.h"
 #include "brigade/wrap/data_parallel.h"
 #include "tests/data_parallel/pseudo_random.h"
 #include "tests/support/ranks_as_threads.h"
