@@ -52,7 +52,7 @@ class Checkpoint {
   // Codes come back bit for bit where ranks cut the tensor as it was saved.
   // Throws DataError naming the tensor when it is missing, has holes or another
   // shape.
-  void read(const TensorPart& part) const;
+  void read(const State& part) const;
   // The whole tensor, in the stored type; of codes float32.
   torch::Tensor read_whole(const std::string& name) const;
   std::vector<std::string> names() const;

@@ -251,7 +251,7 @@ torch::Tensor Checkpoint::read_whole(const std::string& name) const {
   return torch::cat(tensors, dim);
 }
 
-void Checkpoint::read(const TensorPart& part) const {
+void Checkpoint::read(const State& part) const {
   const torch::NoGradGuard no_grad;
   auto values = read_whole(part.name);
   const bool is_made = part.master_low.defined() || part.scales.defined();

@@ -51,7 +51,7 @@ void convert_checkpoint(const fs::path& path, const fs::path& out) {
   converted.manifest.writers = 1;
   converted.attachments = attachments_of(checkpoint);
   for (const CheckpointTensor& tensor : checkpoint.tensors()) {
-    TensorPart part{
+    State part{
         .name = tensor.name, .tensor = checkpoint.read_whole(tensor.name)};
     (tensor.is_state ? converted.optimizer : converted.weights)
         .push_back(std::move(part));

@@ -57,7 +57,7 @@ FolderWeights::FolderWeights(
     const std::vector<ParameterRow>& expected)
     : folder_(folder), located_(locate_tensors(folder, expected)) {}
 
-void FolderWeights::read(const TensorPart& part) const {
+void FolderWeights::read(const State& part) const {
   const torch::NoGradGuard no_grad;
   const auto found = located_.find(part.name);
   BRIGADE_ASSERT(found != located_.end(), "'{}' is not expected", part.name);
@@ -74,9 +74,9 @@ void FolderWeights::read(const TensorPart& part) const {
 void load_weights(
     const SafetensorsFolder& folder,
     const std::vector<ParameterRow>& expected,
-    const std::vector<TensorPart>& parts) {
+    const std::vector<State>& parts) {
   const FolderWeights weights(folder, expected);
-  for (const TensorPart& part : parts)
+  for (const State& part : parts)
     weights.read(part);
 }
 

@@ -42,7 +42,7 @@ class FolderWeights {
   // from an F64, F32, F16 or BF16 tensor, rounding to nearest even where it is
   // narrower. Throws DataError naming file and tensor for a value that is not
   // finite.
-  void read(const TensorPart& part) const;
+  void read(const State& part) const;
 
  private:
   const SafetensorsFolder& folder_;
@@ -54,7 +54,7 @@ class FolderWeights {
 void load_weights(
     const SafetensorsFolder& folder,
     const std::vector<ParameterRow>& expected,
-    const std::vector<TensorPart>& parts);
+    const std::vector<State>& parts);
 
 // In which dtype the model of a config.json is computed and exported:
 // "bfloat16" where it says so, else "float32". float16 has no kernels on CPUs;

@@ -16,27 +16,29 @@ namespace brigade {
 
 // This rank's range of a tensor of a parameter, which is stored as PREFIX + the
 // parameter's name.
-TensorPart part_of(
+State part_of(
     const std::string& prefix,
     const Param& param,
     const torch::Tensor& tensor);
 
 // The same of a state.
-TensorPart
-part_of(const std::string& prefix, const Param& param, const State& state);
+State part_of(
+    const std::string& prefix,
+    const Param& param,
+    const State& state);
 
 // The weight in float32: of bf16 the whole master.
-TensorPart master_part_of(const std::string& prefix, const Param& param);
+State master_part_of(const std::string& prefix, const Param& param);
 
 // The optimizer's tensors of one parameter. A float32 weight is its own master.
-std::vector<TensorPart> optimizer_parts(const Param& param);
+std::vector<State> optimizer_parts(const Param& param);
 
 // Divides the tensors that all replicas hold among them: each goes to the
 // one that has the fewest bytes so far, the same one on every rank.
 class Shares {
  public:
   explicit Shares(const Communicator& replicas);
-  bool take(const TensorPart& part);
+  bool take(const State& part);
 
  private:
   size_t mine_;

@@ -10,7 +10,7 @@ void load_pretrained(
     const std::filesystem::path& folder,
     const DecoderConfig& decoder,
     const std::vector<Param>& params) {
-  std::vector<TensorPart> parts;
+  std::vector<State> parts;
   for (const Param& param : params) {
     if (param.row->stored_in != StoredIn::kAdapter)
       parts.push_back(part_of("", param, param.tensor));

@@ -20,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-SafetensorsDtype dtype_of(const TensorPart& part) {
+SafetensorsDtype dtype_of(const State& part) {
   if (part.master_low.defined())
     return SafetensorsDtype::kF32;
   switch (part.tensor.scalar_type()) {
@@ -39,7 +39,7 @@ SafetensorsDtype dtype_of(const TensorPart& part) {
   return SafetensorsDtype::kF32;
 }
 
-torch::Tensor data_of(const TensorPart& part) {
+torch::Tensor data_of(const State& part) {
   const auto tensor = without_padding(part, part.tensor).contiguous();
   if (!part.master_low.defined())
     return tensor;
@@ -47,7 +47,7 @@ torch::Tensor data_of(const TensorPart& part) {
   return ops::join_master(tensor.to(low.device()), low);
 }
 
-bool is_scales(const TensorPart& part, const std::string& stored) {
+bool is_scales(const State& part, const std::string& stored) {
   return part.scales.defined() && stored.starts_with(kScalesPrefix);
 }
 
@@ -55,12 +55,12 @@ bool is_scales(const TensorPart& part, const std::string& stored) {
 // parts that are not contiguous) never exists all at once.
 FileDigest write_parts(
     const fs::path& path,
-    const std::vector<TensorPart>& parts,
+    const std::vector<State>& parts,
     const CheckpointManifest& manifest) {
   std::vector<TensorSpec> specs;
-  std::map<std::string, const TensorPart*> by_name;
+  std::map<std::string, const State*> by_name;
   json pieces = json::object();
-  const auto add_scales = [&](const TensorPart& part) {
+  const auto add_scales = [&](const State& part) {
     const std::string name = kScalesPrefix + part.name;
     specs.push_back(
         {name,
@@ -68,7 +68,7 @@ FileDigest write_parts(
          {static_cast<uint64_t>(stored_scales(part).numel())}});
     by_name[name] = &part;
   };
-  for (const TensorPart& part : parts) {
+  for (const State& part : parts) {
     const std::string name =
         part.scales.defined() ? kCodesPrefix + part.name : part.name;
     if (part.scales.defined())
@@ -91,7 +91,7 @@ FileDigest write_parts(
   metadata[kStepKey] = std::to_string(manifest.step);
   SafetensorsWriter writer(path, std::move(specs), metadata, Digest::kSha256);
   for (const TensorSpec& spec : writer.order()) {
-    const TensorPart& part = *by_name.at(spec.name);
+    const State& part = *by_name.at(spec.name);
     const torch::Tensor data = to_host(
         is_scales(part, spec.name) ? stored_scales(part).contiguous()
                                    : data_of(part));
@@ -177,7 +177,7 @@ class Save {
     const json note = attempt([&] {
       std::map<std::string, FileDigest> written;
       const auto write = [&](const char* kind,
-                             const std::vector<TensorPart>& parts) {
+                             const std::vector<State>& parts) {
         const std::string name =
             file_name(kind, ranks_.writer, checkpoint_.manifest.writers);
         written[name] =

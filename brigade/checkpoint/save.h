@@ -22,8 +22,8 @@ namespace brigade {
 
 struct CheckpointToSave {
   CheckpointManifest manifest;  // files and contents are filled in
-  std::vector<TensorPart> weights;
-  std::vector<TensorPart> optimizer;
+  std::vector<State> weights;
+  std::vector<State> optimizer;
   // Copied into DIR by rank 0: file -> name in DIR, "tokenizer/tokenizer.json".
   std::map<std::filesystem::path, std::string> attachments;
   // Called on rank 0 once DIR is there; empty: nothing. What it throws is the

@@ -44,7 +44,7 @@ class FolderValues {
         unit = row.unit();
     }
     loaded_.clear();
-    std::vector<TensorPart> parts;
+    std::vector<State> parts;
     for (const ParameterRow& row : table_) {
       if (!unit || row.unit() != *unit)
         continue;

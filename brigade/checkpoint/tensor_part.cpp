@@ -6,24 +6,21 @@
 
 namespace brigade {
 
-torch::Tensor without_padding(
-    const TensorPart& part,
-    const torch::Tensor& tensor) {
+torch::Tensor without_padding(const State& part, const torch::Tensor& tensor) {
   return take_slice(tensor.detach(), {part.slice.dim, 0, part.slice.length()});
 }
 
 // Padding is rows behind all others.
-torch::Tensor stored_scales(const TensorPart& part) {
+torch::Tensor stored_scales(const State& part) {
   return part.scales.narrow(
       0, 0, ops::count_blocks(without_padding(part, part.tensor).numel()));
 }
 
-std::vector<TensorPart> PartSnapshot::copy(
-    const std::vector<TensorPart>& parts) {
+std::vector<State> PartSnapshot::copy(const std::vector<State>& parts) {
   const torch::NoGradGuard no_grad;
   next_ = 0;
-  std::vector<TensorPart> copies = parts;
-  for (TensorPart& part : copies) {
+  std::vector<State> copies = parts;
+  for (State& part : copies) {
     if (part.scales.defined())
       part.scales = copy_tensor(stored_scales(part));
     part.tensor = copy_tensor(without_padding(part, part.tensor));

@@ -3,6 +3,9 @@
 // master, outer momentum, what a compressed reduction or exchange between groups
 // lost. In checkpoints of a run the latter are NAME.PARAMETER, but the low half
 // as a part of the whole master.PARAMETER.
+//
+// Also what one rank writes into a checkpoint or reads from it: a slice of the
+// tensor that is stored under that name.
 #pragma once
 
 #include <torch/types.h>
@@ -10,6 +13,7 @@
 #include <cstdint>
 #include <string>
 
+#include "brigade/model_spec/shard.h"
 #include "brigade/options/optimizer_states.h"
 
 namespace brigade {
@@ -20,6 +24,16 @@ struct State {
   // Defined: `tensor` are codes of blocks, and these are their scales
   // (ops/block_codes.h).
   torch::Tensor scales = {};
+
+  // ---- on its way into or out of a checkpoint
+
+  // Defined: `tensor` (bf16) and this (int16) are the halves of a float32
+  // master (ops/split_master.h), which is what the file has. In memory it is
+  // whole only while it is read or written.
+  torch::Tensor master_low = {};
+  // Which part of the stored tensor it is; `tensor` may be longer along it
+  // (padding, which is not stored).
+  Slice slice = {};
 };
 
 // Zeros as `spec` says, of the weight's shape and beside it.

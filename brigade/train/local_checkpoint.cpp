@@ -71,10 +71,10 @@ void add_local_parts(
     if (!param.is_counted_here())
       return;
     Shares& shares = param.row->expert == kNoExpert ? of_replicas : of_experts;
-    std::vector<TensorPart> parts{master_part_of(own + "weight.", param)};
+    std::vector<State> parts{master_part_of(own + "weight.", param)};
     for (const State& moment : moments_of(param))
       parts.push_back(part_of(moments + moment.name + ".", param, moment));
-    for (TensorPart& part : parts) {
+    for (State& part : parts) {
       if (shares.take(part))
         optimizer.push_back(std::move(part));
     }

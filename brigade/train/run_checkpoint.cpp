@@ -48,7 +48,7 @@ enum class WholeWeight { kStays, kIsFreed };
 
 // Of the moments and the low halves of masters; a weight that stays is not
 // copied.
-void own_copies(TensorPart& part, WholeWeight weights) {
+void own_copies(State& part, WholeWeight weights) {
   if (part.master_low.defined())
     part.master_low = own_copy(part.master_low);
   if (part.scales.defined())
@@ -202,10 +202,10 @@ int64_t samples_of(const CheckpointManifest& manifest) {
 
 // Where the stored weight is an average, the master is stored beside it, that of
 // a bf16 weight in any case.
-std::vector<TensorPart> optimizer_parts_of(
+std::vector<State> optimizer_parts_of(
     const Optimizer& optimizer,
     const Param& param) {
-  std::vector<TensorPart> parts = optimizer_parts(param);
+  std::vector<State> parts = optimizer_parts(param);
   const bool is_master =
       param.states.empty() || param.state(kMasterLow).defined();
   if (optimizer.averages_weights() && !is_master)
@@ -275,7 +275,7 @@ void read_states(const Checkpoint& checkpoint, const Param& param) {
   const torch::Tensor low = param.state(kMasterLow);
   const std::string ema = kEma + ("." + param.name);
   const std::string momentum = "momentum_buffer." + param.name;
-  for (const TensorPart& part : optimizer_parts(param)) {
+  for (const State& part : optimizer_parts(param)) {
     const bool may_lack = part.name == ema || part.name == momentum;
     if (!may_lack || checkpoint.contains(part.name))
       checkpoint.read(part);
@@ -549,14 +549,14 @@ CheckpointToSave checkpoint_of(
         return;
       Shares& shares =
           param.row->expert == kNoExpert ? of_replicas : of_experts;
-      if (TensorPart weight = part_of("", param, param.tensor);
+      if (State weight = part_of("", param, param.tensor);
           shares.take(weight)) {
         weight.tensor = stored_weight(stage->optimizer(), param);
         if (weights == WholeWeight::kIsFreed)
           weight.tensor = own_copy(weight.tensor);
         checkpoint.weights.push_back(std::move(weight));
       }
-      for (TensorPart& part : optimizer_parts_of(stage->optimizer(), param)) {
+      for (State& part : optimizer_parts_of(stage->optimizer(), param)) {
         if (!shares.take(part))
           continue;
         if (is_sharded)

@@ -25,8 +25,8 @@ CheckpointToSave row_of(const torch::Tensor& whole, int rank, int ranks) {
   checkpoint.manifest.writers = ranks;
   checkpoint.weights.push_back(
       {.name = "model.w",
-       .slice = {0, rank, rank + 1},
-       .tensor = whole.narrow(0, rank, 1)});
+       .tensor = whole.narrow(0, rank, 1),
+       .slice = {0, rank, rank + 1}});
   return checkpoint;
 }
 

@@ -108,7 +108,10 @@ TEST_F(HuggingFaceTest, LoadsEverySliceAndDtypeIntoEveryDtype) {
       for (const auto dtype :
            {torch::kFloat32, torch::kFloat16, torch::kBFloat16}) {
         const torch::Tensor loaded = torch::empty(oracle.sizes(), dtype);
-        load_weights(folder, expected_of(tensors), {{name, slice, loaded}});
+        load_weights(
+            folder,
+            expected_of(tensors),
+            {{.name = name, .tensor = loaded, .slice = slice}});
         EXPECT_TRUE(torch::equal(loaded, oracle.to(dtype)))
             << name << " along " << slice.dim << " from " << slice.begin;
       }
@@ -122,9 +125,7 @@ TEST_F(HuggingFaceTest, LoadsIntoAParameterThatNeedsAGradientAndIsAView) {
   torch::Tensor storage = torch::zeros({8, 3});
   torch::Tensor view = storage.slice(0, 2, 6).requires_grad_();
   load_weights(
-      SafetensorsFolder(folder_.path()),
-      expected_of(tensors),
-      {{"w", {}, view}});
+      SafetensorsFolder(folder_.path()), expected_of(tensors), {{"w", view}});
   EXPECT_TRUE(torch::equal(storage.slice(0, 2, 6), tensors.at("w")));
   EXPECT_EQ(storage.slice(0, 6).count_nonzero().item<int64_t>(), 0);
 }
@@ -142,7 +143,7 @@ TEST_F(HuggingFaceTest, LoadsAFileWhoseDataAreNotAligned) {
   file.close();
   const torch::Tensor loaded = torch::empty({3});
   load_weights(
-      SafetensorsFolder(folder_.path()), {row("w", {3})}, {{"w", {}, loaded}});
+      SafetensorsFolder(folder_.path()), {row("w", {3})}, {{"w", loaded}});
   EXPECT_TRUE(torch::equal(loaded, values));
 }
 
@@ -158,7 +159,7 @@ TEST_F(HuggingFaceTest, LoadsFromShards) {
   load_weights(
       SafetensorsFolder(folder_.path()),
       {row("a", {4}), row("b", {2, 2})},
-      {{"a", {0, 2, 4}, a}, {"b", {}, b}});
+      {{.name = "a", .tensor = a, .slice = {0, 2, 4}}, {"b", b}});
   EXPECT_TRUE(torch::equal(a, one.at("a").slice(0, 2)));
   EXPECT_TRUE(torch::equal(b, two.at("b")));
 }
@@ -196,7 +197,7 @@ TEST_F(HuggingFaceTest, NothingIsWrittenWhenAnythingIsWrong) {
       load_weights(
           SafetensorsFolder(folder_.path()),
           {row("a", {2}), row("b", {2})},
-          {{"a", {}, a}}),
+          {{"a", a}}),
       DataError);
   EXPECT_EQ(a.count_nonzero().item<int64_t>(), 0);
 }
@@ -233,7 +234,7 @@ TEST_F(HuggingFaceTest, ATiedModelsMatrixMayBeStoredUnderTheHeadsNameAlone) {
   load_weights(
       SafetensorsFolder(folder_.path()),
       tied,
-      {{"model.embed_tokens.weight", {}, loaded}});
+      {{"model.embed_tokens.weight", loaded}});
   EXPECT_TRUE(torch::equal(loaded, matrix));
 }
 
@@ -251,7 +252,7 @@ TEST_F(HuggingFaceTest, ALayerForFurtherTokensIsLeftOut) {
   load_weights(
       SafetensorsFolder(folder_.path()),
       expected,
-      {{"model.layers.0.up.weight", {}, loaded}});
+      {{"model.layers.0.up.weight", loaded}});
   EXPECT_TRUE(torch::equal(loaded, up));
   write(
       {{"model.layers.0.up.weight", up},
@@ -273,7 +274,7 @@ TEST_F(HuggingFaceTest, AModelSavedWithoutItsHeadHasNamesWithoutModel) {
   load_weights(
       SafetensorsFolder(folder_.path()),
       expected,
-      {{"model.norm.weight", {}, loaded}});
+      {{"model.norm.weight", loaded}});
   EXPECT_TRUE(torch::equal(loaded, norm));
   write(
       {{"embed_tokens.weight", embedding},
@@ -324,7 +325,8 @@ TEST_F(HuggingFaceTest, AGroupStoredAsOneTensorIsSplitOnRead) {
     const torch::Tensor half = tensor.chunk(2)[1];
     const torch::Tensor loaded = torch::empty_like(half);
     const Slice slice{0, half.size(0), tensor.size(0)};
-    load_weights(folder, expected, {{name, slice, loaded}});
+    load_weights(
+        folder, expected, {{.name = name, .tensor = loaded, .slice = slice}});
     EXPECT_TRUE(torch::equal(loaded, half)) << name;
   }
   expected.back().shape[0] = 9;
@@ -371,13 +373,13 @@ TEST_F(HuggingFaceTest, PeakMemoryIsTheShardPlusOneTensor) {
   std::ofstream("/proc/self/clear_refs") << "5\n";  // resets the peak
   const int64_t before = peak_resident_bytes();
   ASSERT_GT(before, 0);
-  std::vector<TensorPart> parts;
+  std::vector<State> parts;
   const int64_t columns = shape[1] / kParts;
   for (const ParameterRow& tensor : expected) {
     parts.push_back(
-        {tensor.name,
-         {1, columns, 2 * columns},
-         torch::empty({shape[0], columns})});
+        {.name = tensor.name,
+         .tensor = torch::empty({shape[0], columns}),
+         .slice = {1, columns, 2 * columns}});
   }
   load_weights(SafetensorsFolder(folder_.path()), expected, parts);
   const int64_t shard_bytes = kTensors * kTensorBytes / kParts;
@@ -424,9 +426,9 @@ TEST_F(HuggingFaceTest, ExpertsAreTakenFromTheStackOfAll) {
     load_weights(
         SafetensorsFolder(folder_.path()),
         rows,
-        {{rows[4].name, {}, up},
-         {rows[3].name, Slice{0, 1, 2}, half_of_gate},
-         {rows[5].name, {}, second_down}});
+        {{rows[4].name, up},
+         {.name = rows[3].name, .tensor = half_of_gate, .slice = {0, 1, 2}},
+         {rows[5].name, second_down}});
     EXPECT_TRUE(torch::equal(up, gate_up[1].slice(0, 3)));
     EXPECT_TRUE(torch::equal(half_of_gate, gate_up[1].slice(0, 1, 2)));
     EXPECT_TRUE(torch::equal(second_down, down[1]));

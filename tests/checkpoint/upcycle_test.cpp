@@ -86,7 +86,7 @@ class Upcycle : public ::testing::Test {
         std::make_shared<ModelContext>(single_rank_context(config)),
         whole_model(config));
     const SafetensorsFolder folder(path);
-    std::vector<TensorPart> parts;
+    std::vector<State> parts;
     const torch::NoGradGuard no_grad;
     for (const auto& each : model->named_parameters())
       parts.push_back({.name = each.key(), .tensor = each.value()});

@@ -275,7 +275,7 @@ class DecoderReference : public ::testing::TestWithParam<Case> {
         std::make_shared<const ModelContext>(single_rank_context(config_)),
         whole_model(config_));
     const std::vector<ParameterRow> expected = list_parameters(config_);
-    std::vector<TensorPart> parts;
+    std::vector<State> parts;
     for (const auto& item : model.named_parameters())
       parts.push_back({.name = item.key(), .tensor = item.value()});
     EXPECT_EQ(parts.size(), expected.size());
