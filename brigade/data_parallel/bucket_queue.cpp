@@ -21,7 +21,7 @@ BucketQueue::BucketQueue(
     view.owned =
         segment.main_grad.narrow(0, segment.owned.begin, segment.owned.numel);
     view.sparse_row_numel = planned.sparse_row_numel;
-    for (const BucketSlot& slot : planned.slots) {
+    for (const RunPart& slot : planned.slots) {
       const auto i = static_cast<size_t>(slot.param);
       bucket_of_[i] = b;
       view.names.push_back(params[i].name);

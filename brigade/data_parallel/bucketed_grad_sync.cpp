@@ -323,7 +323,7 @@ bool BucketedGradSync::is_over(size_t bucket) {
 void BucketedGradSync::follow_reduced_buckets() {
   if (bucket_step_ == nullptr && !is_followed_)
     return;
-  const auto is_sparse = [&](const BucketSlot& slot) {
+  const auto is_sparse = [&](const RunPart& slot) {
     return params()[static_cast<size_t>(slot.param)].has_sparse_gradient;
   };
   for (; followed_buckets_ < plan_.buckets.size(); ++followed_buckets_) {
@@ -344,7 +344,7 @@ void BucketedGradSync::follow_reduced_buckets() {
 // use need not be agreed on.
 void BucketedGradSync::step_bucket(size_t bucket) {
   std::vector<int> given;
-  for (const BucketSlot& slot : plan_.buckets[bucket].slots) {
+  for (const RunPart& slot : plan_.buckets[bucket].slots) {
     handover_of(slot.param)
         .give(slot.param, mean_scale_of(slot.param), GradUse::kUsed);
     given.push_back(slot.param);
@@ -429,13 +429,13 @@ void BucketedGradSync::wait_and_hand_over() {
 void BucketedGradSync::hand_over(const std::vector<int64_t>& used) {
   std::vector<bool> was_stepped(params().size());
   for (size_t b = 0; bucket_step_ && b < followed_buckets_; ++b) {
-    for (const BucketSlot& slot : plan_.buckets[b].slots)
+    for (const RunPart& slot : plan_.buckets[b].slots)
       was_stepped[static_cast<size_t>(slot.param)] = true;
   }
   adopt_observed_order();
   for (size_t b = 0; b < plan_.buckets.size(); ++b) {
     std::vector<int> given;
-    for (const BucketSlot& slot : plan_.buckets[b].slots) {
+    for (const RunPart& slot : plan_.buckets[b].slots) {
       const auto i = static_cast<size_t>(slot.param);
       if (was_stepped[i])
         continue;

@@ -35,7 +35,7 @@ std::vector<RunPart> owned_parts_of(
     const GradSync& sync,
     const FlatSegment& segment) {
   std::vector<RunPart> parts;
-  for (const BucketSlot& slot : segment.slots) {
+  for (const RunPart& slot : segment.slots) {
     const RunPart& part = sync.owned_parts()[static_cast<size_t>(slot.param)];
     if (part.numel > 0)
       parts.push_back(part);
@@ -53,9 +53,11 @@ OptimizerGroup make_group(
     const FlatRange& range,
     std::vector<RunPart> parts) {
   const FlatSegment& segment = sync.segments()[index];
+  std::vector<ops::RandomBits> bits;
   for (RunPart& part : parts) {
     part.offset -= range.begin;
-    part.bits = bits_of(sync.params()[static_cast<size_t>(part.param)], part);
+    bits.push_back(
+        bits_of(sync.params()[static_cast<size_t>(part.param)], part));
   }
   const int64_t end = range.begin + range.numel;
   return {
@@ -65,7 +67,8 @@ OptimizerGroup make_group(
       .weight = segment.owned_weight().narrow(0, range.begin, range.numel),
       .main_grad =
           segment.owned_main_grad().narrow(0, range.begin, range.numel),
-      .parts = std::move(parts)};
+      .parts = std::move(parts),
+      .bits = std::move(bits)};
 }
 
 }  // namespace

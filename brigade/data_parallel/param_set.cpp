@@ -40,7 +40,7 @@ ParamSet::ParamSet(
          .is_reduced =
              [this](size_t segment) {
                std::vector<int> reduced;
-               for (const BucketSlot& slot : sync_->segments()[segment].slots)
+               for (const RunPart& slot : sync_->segments()[segment].slots)
                  reduced.push_back(slot.param);
                optimizer_->gradients_are_reduced(
                    reduced, groups_of_segment_[segment]);

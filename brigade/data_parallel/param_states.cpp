@@ -159,14 +159,14 @@ std::vector<std::vector<State>> ParamStates::gather(
     const FlatSegment& segment) const {
   std::vector<std::vector<State>> states;
   if (!is_sharded(sync_)) {
-    for (const BucketSlot& slot : segment.slots)
+    for (const RunPart& slot : segment.slots)
       states.push_back(of(slot.param));
     return states;
   }
   // Each rank puts its part of every parameter into place, and the ranges are
   // gathered as the weights' are. All states of one name at once.
   std::vector<StateSpec> all;
-  for (const BucketSlot& slot : segment.slots) {
+  for (const RunPart& slot : segment.slots) {
     const auto& kept = specs(slot.param);
     states.emplace_back(kept.size());
     for (const StateSpec& spec : kept) {
@@ -177,27 +177,27 @@ std::vector<std::vector<State>> ParamStates::gather(
   for (const StateSpec& spec : all) {
     const State whole = zero(spec, segment.weight);
     // Of a slot's parameter, the place of the state among its own.
-    const auto index_in = [&](const BucketSlot& slot) {
+    const auto index_in = [&](const RunPart& slot) {
       const auto& kept = specs(slot.param);
       const auto found = std::find(kept.begin(), kept.end(), spec);
       return found == kept.end()
                  ? std::nullopt
                  : std::optional(static_cast<size_t>(found - kept.begin()));
     };
-    for (const BucketSlot& slot : segment.slots) {
+    for (const RunPart& slot : segment.slots) {
       const auto& place = places_[static_cast<size_t>(slot.param)];
       const auto k = index_in(slot);
       if (place && k)
         copy_state(
-            narrow_state(whole, slot.offset_numel + place->begin, place->numel),
+            narrow_state(whole, slot.offset + place->begin, place->numel),
             owned(*place, *k));
     }
     gather_ranges(segment, whole);
     for (size_t s = 0; s < segment.slots.size(); ++s) {
-      const BucketSlot& slot = segment.slots[s];
+      const RunPart& slot = segment.slots[s];
       if (const auto k = index_in(slot))
         states[s][*k] = shaped(
-            narrow_state(whole, slot.offset_numel, slot.numel),
+            narrow_state(whole, slot.offset, slot.numel),
             weight_of(sync_, slot.param).sizes());
     }
   }

@@ -143,6 +143,7 @@ Optimizer::Optimizer(
   const torch::NoGradGuard no_grad;
   for (OptimizerGroup& group : groups_) {
     group.weight = group.weight.detach();
+    group.bits.resize(group.parts.size());
     check(group);
     weights_versions_.push_back(
         group.memory ? group.memory->weights_version : 0);
@@ -306,18 +307,19 @@ void Optimizer::keep_rounded(
     const State& state,
     const torch::Tensor& values) const {
   const OptimizerGroup& group = groups_[range.index];
-  for (const RunPart& part : group.parts) {
+  for (size_t i = 0; i < group.parts.size(); ++i) {
+    const RunPart& part = group.parts[i];
+    const ops::RandomBits& bits = group.bits[i];
     const int64_t begin = std::max(part.offset, range.begin);
     const int64_t numel =
         std::min(part.offset + part.numel, range.begin + values.numel()) -
         begin;
     if (numel <= 0)
       continue;
-    ops::WholeIndex index = part.bits.index;
+    ops::WholeIndex index = bits.index;
     index.begin += begin - part.offset;
     const uint64_t key = mix_bits(
-        mix_bits(part.bits.key ^ fnv1a_64(state.name)) ^
-        mix_bits(options_.seed));
+        mix_bits(bits.key ^ fnv1a_64(state.name)) ^ mix_bits(options_.seed));
     ops::round_stochastically(
         values.narrow(0, begin - range.begin, numel),
         state.tensor.narrow(0, begin - range.begin, numel),

@@ -21,11 +21,12 @@
 #include <string>
 #include <vector>
 
+#include "brigade/base/flat_range.h"
 #include "brigade/ops/adamw.h"
+#include "brigade/ops/stochastic_rounding.h"
 #include "brigade/options/optimizer.h"
 #include "brigade/options/optimizer_states.h"
 #include "brigade/param/flat_memory.h"
-#include "brigade/param/run_part.h"
 #include "brigade/param/state.h"
 #include "brigade/param/step_rule.h"
 
@@ -44,6 +45,10 @@ struct OptimizerGroup {
   std::shared_ptr<const FlatMemory> memory;
   // What it has of which parameters, in the order of memory; padding is of none.
   std::vector<RunPart> parts = {};
+  // By part: the parameter's key and where the elements stand in it whole, so
+  // that random numbers are the same in every layout. Where it is not given the
+  // key is 0.
+  std::vector<ops::RandomBits> bits = {};
 };
 
 // Throws ConfigError naming the group whose param_group has no rate in `lrs`.

@@ -128,7 +128,7 @@ BucketPlan with_frozen(
       initial_order(BucketOrder::kReverse, static_cast<int>(frozen.size())),
       whole);
   for (PlannedBucket& bucket : rest.buckets) {
-    for (BucketSlot& slot : bucket.slots)
+    for (RunPart& slot : bucket.slots)
       slot.param += static_cast<int>(trained);
     plan.buckets.push_back(std::move(bucket));
   }
@@ -203,11 +203,11 @@ void ParamMemory::add_weights(const BucketPlan& plan) {
       flat_weights_.push_back(flat.memory);
     }
     segment.weight = flat.deal_out(planned.numel);
-    for (const BucketSlot& slot : planned.slots) {
+    for (const RunPart& slot : planned.slots) {
       const auto i = static_cast<size_t>(slot.param);
       if (params_[i].has_sparse_gradient)
         continue;
-      weights_[i] = segment.weight.narrow(0, slot.offset_numel, slot.numel)
+      weights_[i] = segment.weight.narrow(0, slot.offset, slot.numel)
                         .view(params_[i].tensor.sizes());
       weights_[i].copy_(params_[i].tensor.detach());
       params_[i].tensor.set_data(weights_[i]);
@@ -246,15 +246,14 @@ void ParamMemory::add_gradients(const BucketPlan& plan) {
     if (divides_gradients(sharding_))
       segment.grad_shard =
           torch::zeros({segment.owned.numel}, segment.main_grad.options());
-    for (const BucketSlot& slot : planned.slots) {
+    for (const RunPart& slot : planned.slots) {
       const auto i = static_cast<size_t>(slot.param);
       if (params_[i].has_sparse_gradient) {
-        main_grads_[i] = segment.main_grad.narrow(0, slot.offset_numel, 0);
+        main_grads_[i] = segment.main_grad.narrow(0, slot.offset, 0);
         continue;
       }
-      main_grads_[i] =
-          segment.main_grad.narrow(0, slot.offset_numel, slot.numel)
-              .view(params_[i].tensor.sizes());
+      main_grads_[i] = segment.main_grad.narrow(0, slot.offset, slot.numel)
+                           .view(params_[i].tensor.sizes());
       if (!before.empty())
         main_grads_[i].copy_(before[i]);
     }
@@ -265,14 +264,14 @@ void ParamMemory::note_owned_parts() {
   owned_parts_.assign(trained_, {});
   for (size_t s = 0; s < trained_segments_; ++s) {
     const FlatRange& owned = segments_[s].owned;
-    for (const BucketSlot& slot : segments_[s].slots) {
-      const int64_t begin = std::max(owned.begin, slot.offset_numel);
+    for (const RunPart& slot : segments_[s].slots) {
+      const int64_t begin = std::max(owned.begin, slot.offset);
       const int64_t end =
-          std::min(owned.begin + owned.numel, slot.offset_numel + slot.numel);
+          std::min(owned.begin + owned.numel, slot.offset + slot.numel);
       RunPart& part = owned_parts_[static_cast<size_t>(slot.param)];
       part = {.param = slot.param, .run = s};
       if (begin < end) {
-        part.begin = begin - slot.offset_numel;
+        part.begin = begin - slot.offset;
         part.offset = begin - owned.begin;
         part.numel = end - begin;
       }

@@ -16,11 +16,10 @@
 #include <span>
 #include <vector>
 
+#include "brigade/base/flat_range.h"
 #include "brigade/comm/communicator.h"
-#include "brigade/comm/flat_range.h"
 #include "brigade/param/flat_memory.h"
 #include "brigade/param/param.h"
-#include "brigade/param/run_part.h"
 #include "brigade/param/sharding.h"
 #include "brigade/schedule/bucket_plan.h"
 
@@ -37,7 +36,7 @@ struct FlatSegment {
   // [numel], only where the memory holds weights; of Sharding::kParameters
   // without memory most of the time.
   torch::Tensor weight;
-  std::vector<BucketSlot> slots;
+  std::vector<RunPart> slots;
   FlatRange owned;
   // [owned.numel]: Sharding::kParameters only: the owned weights.
   torch::Tensor weight_shard;

@@ -96,7 +96,8 @@ BucketPlan plan_buckets(
     bucket.unit = param.unit;
     bucket.group = param.group;
     bucket.grad_element_bytes = param.grad_element_bytes;
-    bucket.slots.push_back({index, offset, param.numel});
+    bucket.slots.push_back(
+        {.param = index, .offset = offset, .numel = param.numel});
     bucket.numel = offset + param.numel;
     filling.last_position = position;
     if (is_alone(param)) {
@@ -132,7 +133,7 @@ std::string BucketPlan::table(std::span<const BucketParam> params) const {
       "from ... to");
   for (size_t i = 0; i < buckets.size(); ++i) {
     const PlannedBucket& bucket = buckets[i];
-    const auto name = [&](const BucketSlot& slot) {
+    const auto name = [&](const RunPart& slot) {
       return params[static_cast<size_t>(slot.param)].name;
     };
     std::string range = name(bucket.slots.front());

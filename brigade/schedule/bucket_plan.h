@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "brigade/base/flat_range.h"
 #include "brigade/base/units.h"
 #include "brigade/options/choice.h"
 
@@ -59,20 +60,12 @@ struct BucketPlanOptions {
 // Parameters and ranks' parts begin where blocks of so many elements do.
 void align_to_blocks(BucketPlanOptions& options, int64_t block_numel);
 
-// The place of one parameter's gradient in its bucket.
-struct BucketSlot {
-  int param = 0;  // index into the parameters
-  int64_t offset_numel = 0;
-  int64_t numel = 0;
-  bool operator==(const BucketSlot&) const = default;
-};
-
 // One bucket: a flat buffer of numel elements, and what is in it.
 struct PlannedBucket {
   std::string dtype;
   int64_t grad_element_bytes = 4;
   int64_t numel = 0;  // padding included
-  std::vector<BucketSlot> slots;
+  std::vector<RunPart> slots;
   int64_t sparse_row_numel = 0;  // of its only parameter
   int unit = 0;
   int group = 0;

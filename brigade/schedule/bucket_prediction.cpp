@@ -69,7 +69,7 @@ ExposurePrediction predict_exposure(
   ExposurePrediction prediction;
   double launched_ns = 0;
   for (const PlannedBucket& bucket : plan.buckets) {
-    for (const BucketSlot& slot : bucket.slots) {
+    for (const RunPart& slot : bucket.slots) {
       const auto param = static_cast<size_t>(slot.param);
       if (param >= timeline.ready_ns.size()) {
         throw ConfigError(fmt::format(

@@ -62,7 +62,7 @@ ShardedWeights::ShardedWeights(
       of.memory.push_back(
           whole_of(segment.weight, numel_of_storage.at(storage)));
     }
-    for (const BucketSlot& slot : segment.slots) {
+    for (const RunPart& slot : segment.slots) {
       const auto i = static_cast<size_t>(slot.param);
       views_[i] = params()[i].tensor.detach();
       if (of.first_param.empty())
@@ -305,18 +305,18 @@ void ShardedWeights::add_to(
   BRIGADE_ASSERT(!is_held(), "a unit is held while '{}' is changed", name);
   bool is_found = false;
   for (const FlatSegment& segment : memory_->all_segments()) {
-    for (const BucketSlot& slot : segment.slots) {
+    for (const RunPart& slot : segment.slots) {
       if (params()[static_cast<size_t>(slot.param)].name != name)
         continue;
       is_found = true;
       const int64_t end = segment.owned.begin + segment.owned.numel;
-      const int64_t first = std::max(slot.offset_numel, segment.owned.begin);
-      const int64_t last = std::min(slot.offset_numel + slot.numel, end);
+      const int64_t first = std::max(slot.offset, segment.owned.begin);
+      const int64_t last = std::min(slot.offset + slot.numel, end);
       if (first < last)
         segment.weight_shard
             .narrow(0, first - segment.owned.begin, last - first)
-            .add_(change.flatten().narrow(
-                0, first - slot.offset_numel, last - first));
+            .add_(
+                change.flatten().narrow(0, first - slot.offset, last - first));
     }
   }
   BRIGADE_ASSERT(is_found, "'{}' is not in the flat weights", name);

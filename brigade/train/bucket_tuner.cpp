@@ -182,7 +182,7 @@ void Tuner::run_steps(
     }
     profile.plan = sync.plan_options();
     for (const PlannedBucket& bucket : sync.plan().buckets) {
-      for (const BucketSlot& slot : bucket.slots)
+      for (const RunPart& slot : bucket.slots)
         profile.order.push_back(slot.param);
     }
   }

@@ -61,7 +61,9 @@ class HeldWork : public Work {
 Bucket make_bucket() {
   PlannedBucket plan;
   plan.numel = 64;
-  plan.slots = {{0, 0, 2}, {1, 2, 3}};
+  plan.slots = {
+      {.param = 0, .offset = 0, .numel = 2},
+      {.param = 1, .offset = 2, .numel = 3}};
   BucketView view;
   view.index = 3;
   view.buckets = 5;

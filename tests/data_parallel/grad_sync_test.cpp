@@ -277,7 +277,7 @@ TEST(GradSync, TheReportTellsWhenEachParameterWasReady) {
   // A bucket is full right after its latest parameter.
   for (size_t b = 0; b < report.buckets.size(); ++b) {
     int64_t latest_ns = 0;
-    for (const BucketSlot& slot : sync.plan().buckets[b].slots)
+    for (const RunPart& slot : sync.plan().buckets[b].slots)
       latest_ns =
           std::max(latest_ns, report.ready_ns[static_cast<size_t>(slot.param)]);
     EXPECT_GE(report.buckets[b].ready_ns, latest_ns);

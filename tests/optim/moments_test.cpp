@@ -107,7 +107,7 @@ TEST(Moments, InBfloat16AreTheSameForOneSeedStepAndPlace) {
   const auto run = [](uint64_t seed, uint64_t key) {
     OneParameter flat;
     OptimizerGroup group = flat.group();
-    group.parts.at(0).bits.key = key;
+    group.bits = {{.key = key}};
     AdamW optimizer({group}, {});
     optimizer.keep_moments_in(MomentDtype::kBfloat16, seed);
     for (int step = 0; step < 3; ++step) {

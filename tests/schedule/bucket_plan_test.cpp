@@ -170,9 +170,9 @@ TEST(BucketPlan, HoldsItsPromisesForRandomParameters) {
         EXPECT_TRUE(seen.insert(slot.param).second);
         EXPECT_EQ(param.dtype, bucket.dtype);
         EXPECT_EQ(param.numel, slot.numel);
-        EXPECT_EQ(slot.offset_numel % options.alignment_numel, 0);
-        EXPECT_GE(slot.offset_numel, end);
-        end = slot.offset_numel + slot.numel;
+        EXPECT_EQ(slot.offset % options.alignment_numel, 0);
+        EXPECT_GE(slot.offset, end);
+        end = slot.offset + slot.numel;
       }
       EXPECT_LE(end, bucket.numel);
       EXPECT_EQ(bucket.numel % options.ranks, 0);

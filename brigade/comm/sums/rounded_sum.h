@@ -21,8 +21,8 @@
 
 #include <vector>
 
+#include "brigade/base/flat_range.h"
 #include "brigade/comm/communicator.h"
-#include "brigade/comm/flat_range.h"
 #include "brigade/comm/sums/block_wire.h"
 
 namespace brigade {
