@@ -1,5 +1,5 @@
 // A bucket's states, and who may wait for it.
-#include "brigade/data_parallel/bucket.h"
+#include "brigade/data_parallel/bucket_queue.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
