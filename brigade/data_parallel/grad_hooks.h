@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "brigade/ops/libtorch_versions.h"
-#include "brigade/param/flat_memory.h"
+#include "brigade/param/param_memory.h"
 
 namespace brigade {
 

@@ -10,8 +10,7 @@
 #include <functional>
 #include <vector>
 
-#include "brigade/data_parallel/bucket_step.h"
-#include "brigade/data_parallel/grad_sync.h"
+#include "brigade/data_parallel/bucketed_grad_sync.h"
 #include "brigade/optim/optimizer.h"
 
 namespace brigade {

@@ -26,7 +26,7 @@
 #include "brigade/ops/stochastic_rounding.h"
 #include "brigade/options/optimizer.h"
 #include "brigade/options/optimizer_states.h"
-#include "brigade/param/flat_memory.h"
+#include "brigade/param/param_memory.h"
 #include "brigade/param/state.h"
 #include "brigade/param/step_rule.h"
 
