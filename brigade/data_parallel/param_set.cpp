@@ -194,29 +194,30 @@ void ParamSet::fill(const Visit& fill) {
   }
 }
 
-std::vector<ParamSet::Replicas> ParamSet::replicas() const {
+std::vector<std::pair<CommunicatorPtr, std::vector<State>>> ParamSet::replicas()
+    const {
   sync_->wait_for_weights();
   if (sync_->sharded_weights() != nullptr)
     return {};
   std::vector<Param> with_kept;
   if (!is_sharded())
     with_kept = with_states();
-  std::vector<Replicas> result;
+  std::vector<std::pair<CommunicatorPtr, std::vector<State>>> result;
   for (const auto* list : {&frozen(), &params()}) {
     for (const auto& members : groups_of(*list)) {
-      Replicas& replicas = result.emplace_back(
-          Replicas{(*list)[members.front()].group.ranks, {}});
+      result.emplace_back(
+          (*list)[members.front()].group.ranks, std::vector<State>());
+      std::vector<State>& tensors = result.back().second;
       for (const size_t i : members)
-        replicas.tensors.push_back(
-            {(*list)[i].name, (*list)[i].tensor.detach()});
+        tensors.push_back({(*list)[i].name, (*list)[i].tensor.detach()});
       if (list == &frozen() || with_kept.empty())
         continue;
       for (const size_t i : members) {
         for (const State& kept : with_kept[i].states) {
           const std::string name = kept.name + "." + with_kept[i].name;
-          replicas.tensors.push_back({name, kept.tensor});
+          tensors.push_back({name, kept.tensor});
           if (kept.scales.defined())
-            replicas.tensors.push_back({"scales of " + name, kept.scales});
+            tensors.push_back({"scales of " + name, kept.scales});
         }
       }
     }

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "brigade/data_parallel/grad_sync.h"
@@ -62,14 +63,10 @@ class ParamSet {
   // into the tensors: this rank's part, where they are sharded. Collective
   // where weights are (ZeRO's stage 3).
   void fill(const Visit& fill);
-  // What the ranks of a group hold alike: weights unless they are sharded, and
-  // without sharding the optimizer's states, as NAME.PARAMETER.
-  struct Replicas {
-    CommunicatorPtr ranks;
-    std::vector<State> tensors;
-  };
-  // Of all groups. Views: valid until the next step.
-  std::vector<Replicas> replicas() const;
+  // By group, what its ranks hold alike: weights unless they are sharded, and
+  // without sharding the optimizer's states, as NAME.PARAMETER. Views: valid
+  // until the next step.
+  std::vector<std::pair<CommunicatorPtr, std::vector<State>>> replicas() const;
 
   // GradSync::regroup().
   void regroup(const CommunicatorPtr& from, const CommunicatorPtr& to) {

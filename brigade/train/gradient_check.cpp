@@ -17,9 +17,9 @@ std::vector<int64_t> bits_of_parameter(
     const std::string& name,
     const GradientNotes& notes) {
   std::vector<int64_t> bits;
-  for (const NotedGradient& note : notes) {
-    if (note.name == name)
-      bits.push_back(note.bits);
+  for (const auto& [noted, sum] : notes) {
+    if (noted == name)
+      bits.push_back(sum);
   }
   return bits;
 }
@@ -45,7 +45,7 @@ std::string name_of_rank(const Communicator& world, size_t rank) {
 
 void note_gradients(const BucketView& bucket, GradientNotes& notes) {
   for (size_t i = 0; i < bucket.names.size(); ++i)
-    notes.push_back({bucket.names[i], sum_of_bits(bucket.grads[i])});
+    notes.emplace_back(bucket.names[i], sum_of_bits(bucket.grads[i]));
 }
 
 std::string find_unlike_gradient(
@@ -58,7 +58,7 @@ std::string find_unlike_gradient(
       second.size());
   const auto unlike =
       std::mismatch(first.begin(), first.end(), second.begin()).first;
-  return unlike == first.end() ? std::string() : unlike->name;
+  return unlike == first.end() ? std::string() : unlike->first;
 }
 
 void fail_with_unlike_gradients(

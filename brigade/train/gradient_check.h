@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "brigade/comm/communicator.h"
@@ -15,16 +16,10 @@
 
 namespace brigade {
 
-// A parameter's gradient on this rank when its bucket was to be reduced.
-struct NotedGradient {
-  std::string name;
-  int64_t bits = 0;  // sum_of_bits()
-  bool operator==(const NotedGradient&) const = default;
-};
-
-// In the order of launch; where every micro-batch is reduced (ZeRO's stages 2
-// and 3), a parameter once per micro-batch.
-using GradientNotes = std::vector<NotedGradient>;
+// A parameter's name, and sum_of_bits() of its gradient on this rank when its
+// bucket was to be reduced. In the order of launch; where every micro-batch is
+// reduced (ZeRO's stages 2 and 3), a parameter once per micro-batch.
+using GradientNotes = std::vector<std::pair<std::string, int64_t>>;
 
 void note_gradients(const BucketView& bucket, GradientNotes& notes);
 

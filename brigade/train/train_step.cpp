@@ -498,7 +498,7 @@ GradientNotes TrainStep::rehearse() {
     stage->end_rehearsal();
     if (stage->preference_loss() != nullptr)
       stage->preference_loss()->take_sums();
-    for (NotedGradient& note : stage->take_notes())
+    for (auto& note : stage->take_notes())
       notes.push_back(std::move(note));
   }
   return notes;
@@ -508,7 +508,7 @@ void TrainStep::check_gradients(int64_t step, const GradientNotes& rehearsed) {
   GradientNotes used;
   for (const auto& stage : stages_) {
     stage->treat_buckets(StageRuntime::Buckets::kReduced);
-    for (NotedGradient& note : stage->take_notes())
+    for (auto& note : stage->take_notes())
       used.push_back(std::move(note));
   }
   const std::string unlike = find_unlike_gradient(rehearsed, used);

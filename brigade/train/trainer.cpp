@@ -97,7 +97,7 @@ class Trainer {
   // Collective over the replicas. Throws an Error that names the ranks whose
   // weights or moments differ.
   void check_replicas();
-  void check_replicas(const ParamSet::Replicas& replicas);
+  void check_replicas(Communicator& ranks, const std::vector<State>& tensors);
   void report(const StepMetrics& metrics);
   // Writes something of the run besides checkpoints. Where that fails, the run
   // goes on to where all ranks save and stop.
@@ -585,19 +585,20 @@ TokenLoss Trainer::evaluate(Evaluation& held_out) {
 
 void Trainer::check_replicas() {
   for (const auto& stage : step_->stages()) {
-    for (const ParamSet::Replicas& each : stage->params().replicas())
-      check_replicas(each);
+    for (const auto& [ranks, tensors] : stage->params().replicas())
+      check_replicas(*ranks, tensors);
   }
 }
 
-void Trainer::check_replicas(const ParamSet::Replicas& replicas) {
-  const Communicator& group = *replicas.ranks;
-  const auto unlike = find_unlike_replica(replicas.tensors, *replicas.ranks);
+void Trainer::check_replicas(
+    Communicator& ranks,
+    const std::vector<State>& tensors) {
+  const auto unlike = find_unlike_replica(tensors, ranks);
   if (!unlike)
     return;
   std::vector<std::string> names;
   for (const int rank : unlike->ranks)
-    names.push_back(group.options().member_names[static_cast<size_t>(rank)]);
+    names.push_back(ranks.options().member_names[static_cast<size_t>(rank)]);
   throw Error(
       ExitCode::kUnexpected,
       fmt::format(

@@ -310,9 +310,9 @@ TEST(GroupsOfRanks, AParamSetVisitsStatesOfAllGroups) {
         return;
       }
       ASSERT_EQ(replicas.size(), 3);
-      EXPECT_EQ(replicas[0].ranks, all);
-      EXPECT_EQ(replicas[1].ranks, pair);
-      EXPECT_EQ(replicas[1].tensors[1].name, module.params[3].name);
+      EXPECT_EQ(replicas[0].first, all);
+      EXPECT_EQ(replicas[1].first, pair);
+      EXPECT_EQ(replicas[1].second[1].name, module.params[3].name);
     });
   }
 }
