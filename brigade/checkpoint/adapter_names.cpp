@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "brigade/base/error.h"
+#include "brigade/checkpoint/hugging_face_names.h"
 #include "brigade/checkpoint/torch_dtype.h"
 #include "brigade/model_spec/adapter.h"
 #include "brigade/options/adapter_targets.h"
@@ -21,15 +22,6 @@ constexpr std::string_view kA = ".lora_A.weight";
 constexpr std::string_view kB = ".lora_B.weight";
 
 using Tensors = std::map<std::string, const SafetensorsTensor*>;
-
-// transformers 5 has another name for Mixtral's block in memory, which PEFT
-// writes.
-std::string as_transformers_5(std::string name) {
-  constexpr std::string_view kBlock = ".block_sparse_moe.";
-  const size_t at = name.find(kBlock);
-  return at == std::string::npos ? name
-                                 : name.replace(at, kBlock.size(), ".mlp.");
-}
 
 bool ends_with_name(const std::string& text, std::string_view name) {
   return text == name || text.ends_with("." + std::string(name));
@@ -86,7 +78,8 @@ class AdapterLocator {
   std::vector<std::string> wrong_;
 
   const SafetensorsTensor* find(const std::string& name) {
-    for (const std::string& each : {name, as_transformers_5(name)}) {
+    // PEFT writes what transformers 5 has in memory.
+    for (const std::string& each : {name, name_in_memory(name)}) {
       const auto found = tensors_.find(each);
       if (found == tensors_.end())
         continue;
@@ -151,8 +144,8 @@ class AdapterLocator {
     const ParameterRow& weight = found->second;
     const size_t dot = weight.stack.rfind('.');
     const std::string parameter = weight.stack.substr(dot + 1);
-    const std::string module = module_of_stack(
-        as_transformers_5(weight.stack.substr(0, dot)), parameter);
+    const std::string module =
+        module_of_stack(name_in_memory(weight.stack.substr(0, dot)), parameter);
     const std::string suffix(row.name.ends_with(kA) ? kA : kB);
     const SafetensorsTensor* a =
         module.empty() ? nullptr : find(module + std::string(kA));
