@@ -50,12 +50,6 @@ Tensor with_rows(const Tensor& x, int64_t rows) {
   return torch::empty(shape, x.options());
 }
 
-Tensor my_rows(const Tensor& x, Communicator& group) {
-  check_divides(x, 0, group);
-  const int64_t rows = x.size(0) / group.size();
-  return own(x.narrow(0, group.rank() * rows, rows));
-}
-
 Tensor all_rows(const Tensor& x, Communicator& group) {
   Tensor gathered = with_rows(x, x.size(0) * group.size());
   group.all_gather(gathered, x.contiguous())->wait();
@@ -121,6 +115,7 @@ struct Region : torch::autograd::Function<Region> {
 struct ReduceInPlace : torch::autograd::Function<ReduceInPlace> {
   static Tensor
   forward(AutogradContext* context, Tensor x, const CommunicatorPtr& group) {
+    ops::carry(context, Transposed{group, all_reduced, same});
     group->all_reduce(x)->wait();
     // The backend wrote through a pointer that autograd knows nothing of.
     x.unsafeGetTensorImpl()->bump_version();
@@ -128,7 +123,12 @@ struct ReduceInPlace : torch::autograd::Function<ReduceInPlace> {
     return x;
   }
 
-  static variable_list backward(AutogradContext*, variable_list gradients) {
+  static variable_list backward(
+      AutogradContext* context,
+      variable_list gradients) {
+    const auto& [group, map, transposed] = ops::carried<Transposed>(context);
+    if (gradients[0].defined() && torch::GradMode::is_enabled())
+      gradients[0] = Region::apply(gradients[0], group, transposed, map);
     return {gradients[0], Tensor()};
   }
 };
@@ -139,10 +139,6 @@ Tensor copy_region(const Tensor& x, const CommunicatorPtr& group) {
   return Region::apply(x, group, same, all_reduced);
 }
 
-Tensor reduce_region(const Tensor& x, const CommunicatorPtr& group) {
-  return Region::apply(x, group, all_reduced, same);
-}
-
 Tensor sum_region(const Tensor& x, const CommunicatorPtr& group) {
   return Region::apply(x, group, all_reduced, all_reduced);
 }
@@ -151,16 +147,8 @@ Tensor reduce_region_(Tensor x, const CommunicatorPtr& group) {
   return ReduceInPlace::apply(x, group);
 }
 
-Tensor scatter_region(const Tensor& x, const CommunicatorPtr& group) {
-  return Region::apply(x, group, my_columns, all_columns);
-}
-
 Tensor gather_region(const Tensor& x, const CommunicatorPtr& group) {
   return Region::apply(x, group, all_columns, my_columns);
-}
-
-Tensor scatter_tokens(const Tensor& x, const CommunicatorPtr& group) {
-  return Region::apply(x, group, my_rows, all_rows);
 }
 
 Tensor gather_tokens(const Tensor& x, const CommunicatorPtr& group) {

@@ -3,22 +3,19 @@
 //
 //                      forward               backward
 //   copy_region        -                     all-reduce
-//   reduce_region      all-reduce            -
+//   reduce_region_     all-reduce            -
 //   sum_region         all-reduce            all-reduce
-//   scatter_region     slice (last dim)      all-gather
 //   gather_region      all-gather (last dim) slice
-//   scatter_tokens     slice (dim 0)         all-gather
 //   gather_tokens      all-gather (dim 0)    reduce-scatter
 //   reduce_tokens      reduce-scatter        all-gather
 //
 // copy_region, sum_region and gather_tokens assume that every rank computes a
 // different part of the next operation (their gradients are parts of a sum);
-// gather_region and scatter_* that every rank computes the same (their
-// gradients are equal).
+// gather_region that every rank computes the same (their gradients are equal).
 //
 // Bytes sent a rank, n bytes in the whole tensor: all-reduce 2n(R-1)/R, the
-// others n(R-1)/R. The last-dim regions copy the tensor once more on top, to
-// bring the ranks' columns next to each other.
+// others n(R-1)/R. gather_region copies the tensor once more on top, to bring
+// the ranks' columns next to each other.
 //
 // All ranks of the group call these in the same order, in backward too, and
 // where a gradient is differentiated again (create_graph).
@@ -29,26 +26,17 @@
 namespace brigade {
 
 torch::Tensor copy_region(const torch::Tensor& x, const CommunicatorPtr& group);
-torch::Tensor reduce_region(
-    const torch::Tensor& x,
-    const CommunicatorPtr& group);
 torch::Tensor sum_region(const torch::Tensor& x, const CommunicatorPtr& group);
-// reduce_region, on x's own memory: for a result that nothing else keeps.
-// Autograd refuses it where another op saved x.
+// On x's own memory: for a result that nothing else keeps. Autograd refuses it
+// where another op saved x.
 torch::Tensor reduce_region_(torch::Tensor x, const CommunicatorPtr& group);
 
-// [.., n] <-> [.., n / R]; R divides n, else Error.
-torch::Tensor scatter_region(
-    const torch::Tensor& x,
-    const CommunicatorPtr& group);
+// [.., n / R] -> [.., n].
 torch::Tensor gather_region(
     const torch::Tensor& x,
     const CommunicatorPtr& group);
 
 // [N, ..] <-> [N / R, ..]; R divides N, else Error.
-torch::Tensor scatter_tokens(
-    const torch::Tensor& x,
-    const CommunicatorPtr& group);
 torch::Tensor gather_tokens(
     const torch::Tensor& x,
     const CommunicatorPtr& group);

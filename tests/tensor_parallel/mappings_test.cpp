@@ -70,19 +70,6 @@ TEST_P(Mappings, CopySumsGradients) {
   });
 }
 
-TEST_P(Mappings, ReduceSumsValuesAndPassesGradients) {
-  const int size = GetParam();
-  testing::run_ranks(size, [&](const CommunicatorPtr& group) {
-    const Tensor x = numbered({3, 5}, group->rank());
-    const Tensor kept = x.clone();
-    const Tensor incoming = torch::full({3, 5}, 2.0F);
-    const auto [output, gradient] = apply(reduce_region, group, x, incoming);
-    EXPECT_TRUE(torch::equal(output, sum_over_ranks({3, 5}, size)));
-    EXPECT_TRUE(torch::equal(gradient, incoming));
-    EXPECT_TRUE(torch::equal(x, kept)) << "its input must be left alone";
-  });
-}
-
 TEST_P(Mappings, ReduceInPlaceKeepsTheMemory) {
   const int size = GetParam();
   testing::run_ranks(size, [&](const CommunicatorPtr& group) {
@@ -106,18 +93,12 @@ TEST_P(Mappings, ReduceInPlaceRefusesAValueThatAutogradKept) {
   });
 }
 
-TEST_P(Mappings, ScatterAndGatherColumnsAreEachOthersTranspose) {
+TEST_P(Mappings, GatherPutsColumnsTogetherAndCutsTheirGradient) {
   const int size = GetParam();
   testing::run_ranks(size, [&](const CommunicatorPtr& group) {
     const int rank = group->rank();
     const Tensor whole = numbered({2, 3, 4L * size}, 0);
     const Tensor mine = whole.narrow(-1, 4 * rank, 4);
-    const auto scattered =
-        apply(scatter_region, group, whole, numbered({2, 3, 4}, rank));
-    EXPECT_TRUE(torch::equal(scattered.output, mine));
-    EXPECT_TRUE(
-        torch::equal(scattered.gradient, cat_over_ranks({2, 3, 4}, size, -1)));
-
     const auto gathered =
         apply(gather_region, group, numbered({2, 3, 4}, rank), whole);
     EXPECT_TRUE(
@@ -126,18 +107,10 @@ TEST_P(Mappings, ScatterAndGatherColumnsAreEachOthersTranspose) {
   });
 }
 
-TEST_P(Mappings, TokensScatterGatherAndReduceAlongTheRows) {
+TEST_P(Mappings, TokensAreGatheredAndReducedAlongTheRows) {
   const int size = GetParam();
   testing::run_ranks(size, [&](const CommunicatorPtr& group) {
     const int rank = group->rank();
-    const Tensor whole = numbered({3L * size, 5}, 0);
-    const Tensor mine = whole.narrow(0, 3 * rank, 3);
-    const auto scattered =
-        apply(scatter_tokens, group, whole, numbered({3, 5}, rank));
-    EXPECT_TRUE(torch::equal(scattered.output, mine));
-    EXPECT_TRUE(
-        torch::equal(scattered.gradient, cat_over_ranks({3, 5}, size, 0)));
-
     const Tensor incoming = numbered({3L * size, 5}, rank);
     const Tensor summed = sum_over_ranks({3L * size, 5}, size);
     const auto gathered =
@@ -165,19 +138,13 @@ TEST_P(Mappings, MoveNoTokensWithoutComplaint) {
 TEST_P(Mappings, AreTheSameUnderInferenceMode) {
   testing::run_ranks(GetParam(), [](const CommunicatorPtr& group) {
     for (const auto region :
-         {copy_region,
-          reduce_region,
-          scatter_region,
-          gather_region,
-          scatter_tokens,
-          gather_tokens,
-          reduce_tokens}) {
+         {copy_region, gather_region, gather_tokens, reduce_tokens}) {
       const Tensor x = numbered({12, 12}, group->rank());
       const Tensor expected = region(x, group);
+      const Tensor sum = reduce_region_(x.clone(), group);
       const c10::InferenceMode inference;
       EXPECT_TRUE(torch::equal(region(x.clone(), group), expected));
-      EXPECT_TRUE(torch::equal(
-          reduce_region_(x.clone(), group), reduce_region(x, group)));
+      EXPECT_TRUE(torch::equal(reduce_region_(x.clone(), group), sum));
     }
   });
 }
@@ -233,7 +200,7 @@ TEST_P(Mappings, AGradientPenaltyIsThatOfOneRank) {
             const Tensor part =
                 torch::tanh(in.matmul(my_up.t())).matmul(my_down.t());
             const Tensor out = shards_tokens ? reduce_tokens(part, group)
-                                             : reduce_region(part, group);
+                                             : reduce_region_(part, group);
             return out.square().sum();
           };
           const auto [my_gradient, my_second] =
@@ -247,8 +214,8 @@ TEST_P(Mappings, AGradientPenaltyIsThatOfOneRank) {
       });
 }
 
-// What every rank computes alike, cut and put together again.
-TEST_P(Mappings, AGradientPenaltyThroughCutTensorsIsThatOfOneRank) {
+// What every rank computes alike, of columns of which each has some.
+TEST_P(Mappings, AGradientPenaltyThroughGatheredColumnsIsThatOfOneRank) {
   const int size = GetParam();
   const Tensor values = torch::sin(numbered({12, 12}, 0).to(torch::kDouble));
   const auto [gradient, second] = penalised(
@@ -256,21 +223,16 @@ TEST_P(Mappings, AGradientPenaltyThroughCutTensorsIsThatOfOneRank) {
   testing::run_ranks(
       size,
       [&, gradient = gradient, second = second](const CommunicatorPtr& group) {
+        const auto mine = [&](const Tensor& whole) {
+          return whole.chunk(size, -1)[group->rank()];
+        };
         const auto columns = penalised(
             [&](const Tensor& x) {
-              const Tensor mine = torch::tanh(scatter_region(x, group));
-              return gather_region(mine, group).pow(3).sum();
+              return gather_region(torch::tanh(x), group).pow(3).sum();
             },
-            values);
-        expect_close(columns.first, gradient);
-        expect_close(columns.second, second);
-        const auto rows = penalised(
-            [&](const Tensor& x) {
-              return torch::tanh(scatter_tokens(x, group)).pow(3).sum();
-            },
-            values);
-        expect_close(rows.first, gradient);
-        expect_close(rows.second, second);
+            mine(values).clone());
+        expect_close(columns.first, mine(gradient));
+        expect_close(columns.second, mine(second));
       });
 }
 
@@ -293,7 +255,7 @@ INSTANTIATE_TEST_SUITE_P(Worlds, Mappings, ::testing::Values(1, 2, 3, 4));
 TEST(Mappings, NameATensorThatCannotBeCut) {
   testing::run_ranks(2, [&](const CommunicatorPtr& group) {
     try {
-      scatter_tokens(torch::zeros({5, 3}), group);
+      reduce_tokens(torch::zeros({5, 3}), group);
       FAIL();
     } catch (const Error& error) {
       EXPECT_THAT(
