@@ -34,9 +34,8 @@ struct StageParams {
 StageParams stage_params(const TrainConfig& config, const ModelPart& part) {
   StageParams result;
   const auto rows = list_parameters(description_of(config), part);
-  const WeightUnits units = divide_into_units(rows);
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const ParameterRow& row = rows[i];
+  const auto units = divide_into_units(rows);
+  for (const ParameterRow& row : rows) {
     const ParamShard shard = shard_parameter(
         row,
         config.distributed.dims,
@@ -55,7 +54,8 @@ StageParams stage_params(const TrainConfig& config, const ModelPart& part) {
                  is_row_sparse(row, part) ? shard.shape.back() : 0,
              .has_own_bucket =
                  config.distributed.zero_stage > 0 && !row.tied_head.empty(),
-             .unit = config.distributed.zero_stage > 2 ? units.of_row[i] : 0});
+             .unit =
+                 config.distributed.zero_stage > 2 ? units.at(row.unit()) : 0});
     if (!row.trains) {
       if (row.expert != kNoExpert)
         result.frozen_expert_numel += numel;

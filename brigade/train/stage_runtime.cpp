@@ -164,7 +164,7 @@ std::vector<Param> StageRuntime::make_params(
     param.has_own_bucket = zero_stage > 0 && !row.tied_head.empty();
     if (row.expert != kNoExpert && mesh.dims().ep > 1)
       param.group.ranks = mesh.expert_replicas();
-    param.unit = zero_stage > 2 ? weight_units_.of_row[params.size()] : 0;
+    param.unit = zero_stage > 2 ? weight_units_.at(row.unit()) : 0;
     param.tensor.set_requires_grad(row.trains);
     // Values from the seed where the base model's files have none.
     if (!is_pretrained || row.stored_in == StoredIn::kAdapter)
@@ -196,8 +196,8 @@ void StageRuntime::await_weights_of(const ModelUnit& unit) {
 }
 
 void StageRuntime::use_weights_of(const ModelUnit& unit) {
-  const auto found = weight_units_.of_use.find(unit);
-  if (found != weight_units_.of_use.end())
+  const auto found = weight_units_.find(unit);
+  if (found != weight_units_.end())
     sync().sharded_weights()->use(found->second);
 }
 

@@ -2,6 +2,7 @@
 // model, its gradient synchronisation and its optimizer.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -125,7 +126,7 @@ class StageRuntime {
   std::shared_ptr<WeightGradientQueue> weight_gradients_;
   std::shared_ptr<PreferenceLoss> preference_loss_;  // shared with the model
   std::shared_ptr<DecoderModel> model_;
-  WeightUnits weight_units_;
+  std::map<ModelUnit, int> weight_units_;
   std::unique_ptr<ParamSet> params_;
 };
 

@@ -4,21 +4,21 @@
 
 namespace brigade {
 
-WeightUnits divide_into_units(const std::vector<ParameterRow>& rows) {
+std::map<ModelUnit, int> divide_into_units(
+    const std::vector<ParameterRow>& rows) {
   const bool is_tied = std::any_of(rows.begin(), rows.end(), [](auto& row) {
     return !row.tied_head.empty();
   });
   const ModelUnit embedding{Place::kEmbedding};
   const ModelUnit head{Place::kHead};
-  WeightUnits units;
+  std::map<ModelUnit, int> units;
   for (const ParameterRow& row : rows) {
     const ModelUnit use =
         is_tied && row.unit() == head ? embedding : row.unit();
-    const int next = static_cast<int>(units.of_use.size());
-    units.of_row.push_back(units.of_use.emplace(use, next).first->second);
+    units.emplace(use, static_cast<int>(units.size()));
   }
   if (is_tied)
-    units.of_use[head] = units.of_use.at(embedding);
+    units[head] = units.at(embedding);
   return units;
 }
 

@@ -1,5 +1,5 @@
 // Which weights of a model part are gathered and freed together in ZeRO's stage
-// 3, and which of them each step of forward reads.
+// 3.
 #pragma once
 
 #include <map>
@@ -9,14 +9,10 @@
 
 namespace brigade {
 
-struct WeightUnits {
-  std::vector<int> of_row;          // of the table, the unit of each parameter
-  std::map<ModelUnit, int> of_use;  // by what forward asks for
-};
-
-// What comes before the layers is one unit, each layer one, and what comes
-// after them; the latter and a tied embedding are one, since both are read
-// together.
-WeightUnits divide_into_units(const std::vector<ParameterRow>& rows);
+// The number of each unit (Param::unit), by what forward reads together: what
+// comes before the layers is one unit, each layer one, and what comes after
+// them; the latter and a tied embedding are one, since both are read together.
+std::map<ModelUnit, int> divide_into_units(
+    const std::vector<ParameterRow>& rows);
 
 }  // namespace brigade

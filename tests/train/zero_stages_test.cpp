@@ -18,6 +18,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Pair;
 
 struct ZeroCase {
   std::string name;
@@ -96,14 +97,16 @@ TEST(WeightUnits, AreOnePerLayerAndTheTwoEnds) {
       rows.front().tied_head = "lm_head.weight";
     return divide_into_units(rows);
   };
-  const WeightUnits untied =
-      units_of({embedding, layer(0), layer(0), layer(1), head, head}, false);
-  EXPECT_THAT(untied.of_row, ElementsAre(0, 1, 1, 2, 3, 3));
-  EXPECT_EQ(untied.of_use.at(layer(1)), 2);
-  EXPECT_EQ(untied.of_use.at(head), 3);
-  const WeightUnits tied = units_of({embedding, layer(0), head}, true);
-  EXPECT_THAT(tied.of_row, ElementsAre(0, 1, 0));
-  EXPECT_EQ(tied.of_use.at(head), 0);
+  EXPECT_THAT(
+      units_of({embedding, layer(0), layer(0), layer(1), head, head}, false),
+      ElementsAre(
+          Pair(embedding, 0),
+          Pair(layer(0), 1),
+          Pair(layer(1), 2),
+          Pair(head, 3)));
+  EXPECT_THAT(
+      units_of({embedding, layer(0), head}, true),
+      ElementsAre(Pair(embedding, 0), Pair(layer(0), 1), Pair(head, 0)));
 }
 
 TEST(ZeroStage3, HoldsTheWeightsOfTwoUnits) {
