@@ -13,15 +13,16 @@ namespace {
 std::unique_ptr<Optimizer> make_kind(
     const OptimizerOptions& options,
     std::vector<OptimizerGroup> groups,
-    const MatrixRanks& matrices) {
+    const std::vector<Param>& params,
+    const Muon::RanksOf& ranks_of) {
   switch (options.kind) {
     case OptimizerKind::kAdamW:
       break;
     case OptimizerKind::kMuon:
       return std::make_unique<Muon>(
           std::move(groups),
-          matrices.params,
-          matrices.ranks_of,
+          params,
+          ranks_of,
           Muon::Options{options.muon, options.adamw});
     case OptimizerKind::kSgd:
       return std::make_unique<Sgd>(std::move(groups), options.sgd);
@@ -38,8 +39,9 @@ std::unique_ptr<Optimizer> make_kind(
 std::unique_ptr<Optimizer> make_optimizer(
     const OptimizerOptions& options,
     std::vector<OptimizerGroup> groups,
-    const MatrixRanks& matrices) {
-  auto optimizer = make_kind(options, std::move(groups), matrices);
+    const std::vector<Param>& params,
+    const Muon::RanksOf& ranks_of) {
+  auto optimizer = make_kind(options, std::move(groups), params, ranks_of);
   if (options.moments != MomentDtype::kFloat32)
     optimizer->keep_moments_in(options.moments, options.seed);
   if (options.ema_decay > 0)

@@ -11,16 +11,12 @@
 
 namespace brigade {
 
-// What those need besides groups that step whole matrices.
-struct MatrixRanks {
-  const std::vector<Param>& params;  // that RunPart::param counts
-  Muon::RanksOf ranks_of;
-};
-
-// Collective over the ranks of `matrices`.
+// params: those that RunPart::param counts. What steps whole matrices reads them
+// and `ranks_of`, and is collective over these ranks.
 std::unique_ptr<Optimizer> make_optimizer(
     const OptimizerOptions& options,
     std::vector<OptimizerGroup> groups,
-    const MatrixRanks& matrices);
+    const std::vector<Param>& params,
+    const Muon::RanksOf& ranks_of);
 
 }  // namespace brigade

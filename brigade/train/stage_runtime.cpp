@@ -132,7 +132,8 @@ StageRuntime::StageRuntime(
         return make_optimizer(
             optimizer_options(config_),
             std::move(groups),
-            {trained, [&](const Param&) { return ranks; }});
+            trained,
+            [&](const Param&) { return ranks; });
       });
 }
 
