@@ -6,10 +6,11 @@
 namespace brigade {
 namespace {
 
-// The rows of one rank's gradient, each once.
+// The rows of one rank's gradient, each once: indices [rows] int64 and values
+// [rows, C]. Of all ranks: [R, most rows] and [R, most rows, C].
 struct SparseRows {
-  torch::Tensor indices;  // [rows] int64
-  torch::Tensor values;   // [rows, C]
+  torch::Tensor indices;
+  torch::Tensor values;
 };
 
 SparseRows rows_of(const torch::Tensor& grad, const torch::Tensor& param) {
@@ -97,16 +98,12 @@ void SparseHandover::reduce_group(
   auto counts = torch::empty({ranks, params}, torch::kLong);
   group.all_gather(counts, my_counts)->wait();
 
-  struct Gathered {
-    torch::Tensor indices;  // [R, most]
-    torch::Tensor values;   // [R, most, C]
-  };
-  std::vector<Gathered> gathered;
+  std::vector<SparseRows> gathered;
   std::vector<WorkPtr> works;
   for (int64_t i = 0; i < params; ++i) {
     const auto& rows = mine[static_cast<size_t>(i)];
     const int64_t most = counts.select(1, i).max().item<int64_t>();
-    const auto& all = gathered.emplace_back(Gathered{
+    const auto& all = gathered.emplace_back(SparseRows{
         torch::empty({ranks, most}, rows.indices.options()),
         torch::empty(
             {ranks, most, rows.values.size(1)}, rows.values.options())});
@@ -120,7 +117,7 @@ void SparseHandover::reduce_group(
 
   for (int64_t i = 0; i < params; ++i) {
     const auto param = static_cast<size_t>(sparse[static_cast<size_t>(i)]);
-    const Gathered& all = gathered[static_cast<size_t>(i)];
+    const SparseRows& all = gathered[static_cast<size_t>(i)];
     std::vector<torch::Tensor> indices;
     std::vector<torch::Tensor> values;
     for (int64_t rank = 0; rank < ranks; ++rank) {
