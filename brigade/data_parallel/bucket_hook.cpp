@@ -143,14 +143,11 @@ BucketHook then(
 }
 
 BucketHook recording_hook(
-    std::shared_ptr<std::vector<BucketLaunch>> log,
+    std::shared_ptr<std::vector<BucketView>> log,
     BucketHook inner) {
   return [log = std::move(log), inner = std::move(inner)](
              BucketView& bucket, Communicator& communicator) {
-    log->push_back(
-        {bucket.index,
-         bucket.main_grad.numel() * bucket.main_grad.element_size(),
-         bucket.names});
+    log->push_back(bucket);
     return inner(bucket, communicator);
   };
 }

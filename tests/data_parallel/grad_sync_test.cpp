@@ -215,7 +215,7 @@ TEST(GradSync, LaunchesInPlanOrderWhateverOrderBucketsFillIn) {
     // backward, rank 1 first.
     auto a = torch::ones({64}).requires_grad_();
     auto b = torch::ones({64}).requires_grad_();
-    const auto log = std::make_shared<std::vector<BucketLaunch>>();
+    const auto log = std::make_shared<std::vector<BucketView>>();
     GradSyncOptions options;
     options.bucket_capacity_bytes = 256;
     options.first_bucket_bytes = 256;
@@ -228,7 +228,7 @@ TEST(GradSync, LaunchesInPlanOrderWhateverOrderBucketsFillIn) {
     ASSERT_EQ(log->size(), 2U);
     EXPECT_EQ((*log)[0].names, std::vector<std::string>{"b"});
     EXPECT_EQ((*log)[1].names, std::vector<std::string>{"a"});
-    EXPECT_EQ((*log)[0].bytes, 256);
+    EXPECT_EQ((*log)[0].main_grad.nbytes(), 256U);
   });
 }
 

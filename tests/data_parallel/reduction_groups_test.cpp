@@ -235,7 +235,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(GroupsOfRanks, NoBucketHasParametersOfTwoGroups) {
   run_pairs([](const CommunicatorPtr& all, const CommunicatorPtr& pair) {
     const GroupedModule module(all, pair);
-    const auto log = std::make_shared<std::vector<BucketLaunch>>();
+    const auto log = std::make_shared<std::vector<BucketView>>();
     GradSyncOptions options;
     options.hook = recording_hook(log);
     BucketedGradSync sync(module.params, all, options);
