@@ -13,9 +13,9 @@ struct FlatRange {
   int64_t numel = 0;
 };
 
-// Elements [begin, begin + numel) of a parameter, flat, which are at `offset` of
-// a run of flat memory: a bucket, the range of it that a rank owns, or a range
-// that an optimizer steps.
+// Elements [begin, begin + numel) of a parameter, flat, which are at `offset`
+// of a run of flat memory: a bucket, the range of it that a rank owns, or a
+// range that an optimizer steps.
 struct RunPart {
   int param = 0;  // its index among those that the run is made of
   int64_t begin = 0;

@@ -96,8 +96,8 @@ BucketHook reduce_scatter_hook(torch::ScalarType wire = torch::kFloat);
 // Not called when the reduction failed.
 BucketHook then(BucketHook hook, std::function<void(BucketView& bucket)> after);
 
-// Notes each bucket that is launched in `log`, which keeps its memory, then does
-// what `inner` does. For tests.
+// Notes each bucket that is launched in `log`, which keeps its memory, then
+// does what `inner` does. For tests.
 BucketHook recording_hook(
     std::shared_ptr<std::vector<BucketView>> log,
     BucketHook inner = all_reduce_hook());

@@ -80,8 +80,9 @@ class Bucket {
 // The buckets of a step, in plan order.
 //
 // mark_ready() runs on the thread of backward, and waits there for a bucket
-// that is divided before backward ends; is_reduced() and settle() run there too,
-// everything else on the trainer's thread, or on the one that ends backward.
+// that is divided before backward ends; is_reduced() and settle() run there
+// too, everything else on the trainer's thread, or on the one that ends
+// backward.
 class BucketQueue {
  public:
   // What reduces the buckets.

@@ -35,8 +35,8 @@ class BucketStep {
   virtual void begin() = 0;
   // Steps `params` (of GradSync::params(), in memory order) of a segment, whose
   // gradients are reduced and handed over, and drops their gradients. On the
-  // thread of backward, which no longer reads them, or on the one that waits for
-  // the step's end.
+  // thread of backward, which no longer reads them, or on the one that waits
+  // for the step's end.
   virtual void step(size_t segment, const std::vector<int>& params) = 0;
 };
 // Null: the optimizer steps after backward.

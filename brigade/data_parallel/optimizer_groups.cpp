@@ -29,8 +29,8 @@ ops::RandomBits bits_of(const Param& param, const RunPart& part) {
   return bits;
 }
 
-// The parameters of a segment of which this rank owns something, in the order of
-// memory.
+// The parameters of a segment of which this rank owns something, in the order
+// of memory.
 std::vector<RunPart> owned_parts_of(
     const GradSync& sync,
     const FlatSegment& segment) {

@@ -11,8 +11,8 @@
 
 namespace brigade {
 
-// params: those that RunPart::param counts. What steps whole matrices reads them
-// and `ranks_of`, and is collective over these ranks.
+// params: those that RunPart::param counts. What steps whole matrices reads
+// them and `ranks_of`, and is collective over these ranks.
 std::unique_ptr<Optimizer> make_optimizer(
     const OptimizerOptions& options,
     std::vector<OptimizerGroup> groups,
