@@ -38,7 +38,7 @@ namespace {
 constexpr int64_t kTile = 16;             // rows of a tile, and its sums across
 constexpr int64_t kTileNumel = 512;       // bf16 of a tile
 constexpr int64_t kSums = kTile * kTile;  // float32 of a tile
-constexpr int64_t kTileBytes = 64;        // between rows of what is packed
+constexpr int64_t kTileBytes = 64;        // between packed rows
 constexpr int64_t kMostTiles = 4;         // of rows, at once
 constexpr int64_t kColumns = 512;         // whose sums the second cache keeps
 // At once, so that operands of four tiles stay in the first cache.
