@@ -3,14 +3,15 @@
 //
 // One replica of the model works: tokens go in at its first stage, the hidden
 // states pass from stage to stage, the first tp rank of the last stage draws,
-// and broadcasts the token to all ranks of the world. The ranks of the other
-// replicas (dp and cp: one token at a time leaves little to divide) only
-// receive, so that every rank sees the same text and ends at the same token.
+// and broadcasts the token to all ranks of the world. Replicas that divide the
+// experts with it compute the same. The ranks of the others (dp and cp: one
+// token at a time leaves little to divide) only receive, so that every rank
+// sees the same text and ends at the same token.
 //
 // Cost of n tokens of each of b texts, per rank: the all-reduces of tp on
 // [b n, C] (two per layer and one for the embedding), one send of [b n, C] to
 // the next stage, one all-gather of the last tokens' logits over tp, one
-// broadcast of 8 b bytes.
+// broadcast of 8 b bytes; with divided experts their exchange in each layer.
 #pragma once
 
 #include <cstdint>

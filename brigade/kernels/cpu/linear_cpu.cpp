@@ -423,6 +423,8 @@ void linear_product(const LinearProduct& p) {
 }
 
 void add_weight_product(const WeightProduct& p) {
+  if (p.tokens == 0)
+    return;
   if (p.tokens <= kFewTokens && detail::has_tile_kind(detail::TileKind::kAmx)) {
     add_few_tokens(p);
     return;

@@ -35,8 +35,8 @@ void ragged_part_avx512_bf16(
     const uint16_t* following);
 void ragged_part_amx(const LinearProduct& p, int64_t begin, int64_t end);
 
-// Columns [begin, end) of x of few tokens for the next, packed
-// [in][tokens, whole tiles].
+// Columns [begin, end) of x of few tokens for the next: tiles [in / 16]
+// [tokens / 32] of 16 pairs of tokens by 16 columns.
 void pack_tokens_amx(
     const WeightProduct& p,
     int64_t begin,

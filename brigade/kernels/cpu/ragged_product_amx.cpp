@@ -121,9 +121,15 @@ BRIGADE_AMX void pack_tiles(const LinearProduct& p, uint16_t* packed) {
   }
 }
 
+// GCC 12's loads of tiles name no memory: what was stored before must be there.
+inline void tiles_read_memory() {
+  asm volatile("" : : : "memory");
+}
+
 // Sums of kTiles tiles of rows, in tile registers 0 to 3.
 template <int kTiles>
 BRIGADE_AMX inline void begin_sums(const float* sums, bool add) {
+  tiles_read_memory();
   if (!add) {
     _tile_zero(0);
     if constexpr (kTiles > 1)
@@ -404,14 +410,15 @@ void backward_part(const LinearProduct& p, const ColumnRange& columns) {
       const int64_t depth = std::min(kBackwardDepth, p.depth - k);
       const bool is_last = k + depth == p.depth;
       const int64_t steps =
-          2 * (tiles + kMostTiles - 1) / kMostTiles * (depth / kDepth);
+          (tiles + kMostTiles - 1) / kMostTiles * 2 * (depth / kDepth);
       for (int64_t column = some.begin; column < some.end; column += kPanel) {
         const bool turns = column + kPanel == some.end;
-        Weaver weaver =
-            !turns ? weaver_at(column + kPanel, k, next)
-            : !is_last
-                ? weaver_at(some.begin, k + depth, next)
-                : weaver_at(std::min(some.end, p.columns - kPanel), 0, next);
+        // Nothing follows the last one.
+        Weaver weaver = !turns     ? weaver_at(column + kPanel, k, next)
+                        : !is_last ? weaver_at(some.begin, k + depth, next)
+                        : some.end < columns.end
+                            ? weaver_at(some.end, 0, next)
+                            : weaver_at(some.begin, p.depth, next);
         float* to = sums + (column - some.begin) * tiles * kTile;
         for (int64_t tile = 0; tile < tiles; tile += kMostTiles) {
           for (int64_t half = 0; half < 2; ++half) {
@@ -485,6 +492,7 @@ BRIGADE_AMX inline void add_to_gradient(
     float* gradient,
     int64_t stride) {
   const int64_t across = tokens * kTile;
+  tiles_read_memory();
   _tile_loadd(0, gradient, stride * 4);
   _tile_loadd(1, gradient + kTile, stride * 4);
   if constexpr (kTiles > 2) {
@@ -533,27 +541,30 @@ BRIGADE_AMX void add_weight_rows_amx(
     const uint16_t* x,
     int64_t begin,
     int64_t end) {
+  constexpr int64_t kTurned = 256;  // columns of output_grad in the cache
   const int64_t tokens = round_up(p.tokens, kDepth);
   auto* turned = static_cast<uint16_t*>(scratch(
       ScratchSlot::kKernel,
-      static_cast<size_t>((end - begin) * tokens) * sizeof(uint16_t)));
-  for (int64_t row = begin; row < end; row += kPanel)
-    pack_pairs<true>(
-        p.output_grad + row,
-        p.output_grad_stride,
-        p.tokens,
-        turned + (row - begin) * tokens);
-  for (int64_t row = begin; row < end; row += kTile) {
-    const uint16_t* left = turned + (row - begin) * tokens;
-    float* gradient = p.weight_grad + row * p.in;
-    int64_t column = 0;
-    for (; column + 4 * kTile <= p.in; column += 4 * kTile) {
-      add_to_gradient<4>(
-          left, x + column * tokens, tokens, gradient + column, p.in);
+      static_cast<size_t>(kTurned * tokens) * sizeof(uint16_t)));
+  for (int64_t first = begin; first < end; first += kTurned) {
+    const int64_t last = std::min(end, first + kTurned);
+    for (int64_t row = first; row < last; row += kPanel)
+      pack_pairs<true>(
+          p.output_grad + row,
+          p.output_grad_stride,
+          p.tokens,
+          turned + (row - first) * tokens);
+    for (int64_t row = first; row < last; row += kTile) {
+      const uint16_t* left = turned + (row - first) * tokens;
+      float* gradient = p.weight_grad + row * p.in;
+      int64_t column = 0;
+      for (; column + 4 * kTile <= p.in; column += 4 * kTile)
+        add_to_gradient<4>(
+            left, x + column * tokens, tokens, gradient + column, p.in);
+      if (column < p.in)
+        add_to_gradient<2>(
+            left, x + column * tokens, tokens, gradient + column, p.in);
     }
-    if (column < p.in)
-      add_to_gradient<2>(
-          left, x + column * tokens, tokens, gradient + column, p.in);
   }
 }
 
@@ -573,6 +584,16 @@ void ragged_part_amx(const LinearProduct& p, int64_t begin, int64_t end) {
 namespace brigade::ops::detail {
 
 void ragged_part_amx(const LinearProduct&, int64_t, int64_t) {
+  BRIGADE_ASSERT(false, "no AMX on this processor");
+}
+void pack_tokens_amx(const WeightProduct&, int64_t, int64_t, uint16_t*) {
+  BRIGADE_ASSERT(false, "no AMX on this processor");
+}
+void add_weight_rows_amx(
+    const WeightProduct&,
+    const uint16_t*,
+    int64_t,
+    int64_t) {
   BRIGADE_ASSERT(false, "no AMX on this processor");
 }
 
