@@ -356,7 +356,7 @@ double distance(const ParallelDims& a, const ParallelDims& b) {
   return sum;
 }
 
-// Of so many ranks, with an ep up to that of `wanted`, nearest first.
+// Layouts of so many ranks with an ep up to that of `wanted`, nearest first.
 std::vector<ParallelDims> layouts_near(
     const ParallelDims& wanted,
     int world_size) {

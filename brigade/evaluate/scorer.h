@@ -140,7 +140,7 @@ class Scorer {
   // Behind `made` forwards of this replica, where another one makes `most`: the
   // rest, of a token that nobody reads, as the others' rows meet its experts.
   void keep_up(int64_t made, int64_t most);
-  // Of so many items, those of the replica with most of them.
+  // The share of so many items of the replica with most of them.
   int64_t most_of_replica(int64_t items) const {
     const int64_t replicas = mesh_.dp_cp()->size();
     return (items + replicas - 1) / replicas;

@@ -59,7 +59,7 @@ class TokenGenerator {
 
   const ProcessMesh& mesh_;
   int drawing_rank_;  // of the world
-  // Of a replica that does not work. Those that divide the experts all do, on
+  // Its replica does not work. Those that divide the experts all do, on
   // the same tokens.
   bool is_listener_;
   SamplingOptions sampling_;

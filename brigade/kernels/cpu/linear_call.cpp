@@ -2,9 +2,9 @@
 // Forward of up to four rows packs nothing (row_product.h). Tiles of ours
 // (linear_kernel.h) multiply bf16 with widths that are multiples of 32: on AMX
 // and BFMMLA all three products, forward without a bias and from 32 rows on,
-// with AVX512-BF16 the weight's gradient. Several weights with rows of their own
-// have a kernel on AMX (up to 128 rows each) and AVX512-BF16 (ragged_kernel.h).
-// product.h computes the rest.
+// with AVX512-BF16 the weight's gradient. Several weights with rows of their
+// own have a kernel on AMX (up to 128 rows each) and AVX512-BF16
+// (ragged_kernel.h). product.h computes the rest.
 #include <ATen/Parallel.h>
 
 #include <algorithm>

@@ -28,7 +28,8 @@ constexpr int64_t kRowsAtOnce = 1024;   // rows whose sums it is worth to keep
 constexpr int64_t kTokensAtOnce = 1024;
 constexpr int64_t kTransposed = 256;  // columns of output_grad in the cache
 // So few tokens that the gradient's way from memory and back takes longest: it
-// passes by in the order of memory, a few rows at a time (AMX: ragged_kernel.h).
+// passes by in the order of memory, a few rows at a time, or with AMX by tiles
+// that are added to where they lie (ragged_kernel.h).
 constexpr int64_t kFewTokens = 128;
 constexpr int64_t kPassingRows = 8;  // where output_grad is packed; else 32
 constexpr int64_t kPassingColumns = 2048;  // at most
