@@ -20,7 +20,7 @@ if ! command -v nvcc >/dev/null; then
     "bin folder (often /usr/local/cuda/bin) to PATH" >&2
   exit 1
 fi
-scripts/install_dependencies.sh build test
+scripts/install_dependencies.sh build test package
 
 if ! "$venv/bin/python" -c "import sys, torch
 sys.exit(torch.__version__.split('+')[0] != '$version')" 2>/dev/null; then

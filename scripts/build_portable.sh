@@ -40,6 +40,8 @@ ldd "$folder"/bin/* "$folder"/lib/* | sed -n 's/.* => \(\/[^ ]*\) .*/\1/p' |
   done
 chmod u+w "$folder"/lib/*
 strip --strip-unneeded "$folder"/lib/*.so* 2>/dev/null || true
+# With these too.
+scripts/check_glibc.sh "$needs_glibc" "$needs_glibcxx" "$folder"/lib/*.so*
 for file in "$folder"/bin/*; do
   patchelf --set-rpath '$ORIGIN/../lib' "$file"
 done

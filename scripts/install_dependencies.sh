@@ -12,6 +12,7 @@
 #     docs   what scripts/make_docs.py needs
 #     deb    what CPack needs for Debian packages
 #     package  what scripts/build_wheel.sh and build_portable.sh need beyond build
+#     arm    what scripts/test_on_arm.sh needs beyond what it unpacks
 set -euo pipefail
 
 # libtorch's default BLAS is the reference one: 30 times slower than OpenBLAS,
@@ -31,7 +32,8 @@ lint=(python3 git clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev
 slurm=(slurmctld slurmd slurm-client munge iproute2 python3)
 docs=(python3 doxygen doxygen-awesome-css)
 deb=(file dpkg-dev)
-package=(patchelf python3)
+package=(patchelf python3 python3-venv)
+arm=(qemu-user g++-aarch64-linux-gnu)
 
 # The headers of newer releases' sentencepiece include Abseil's, which its
 # package does not ask for.
@@ -57,8 +59,9 @@ for group in "${@:-build test}"; do
       docs) wanted+=("${docs[@]}") ;;
       deb) wanted+=("${deb[@]}") ;;
       package) wanted+=("${package[@]}") ;;
+      arm) wanted+=("${arm[@]}") ;;
       *)
-        echo "unknown group '$name': run, build, test, lint, slurm, docs, deb or package" >&2
+        echo "unknown group '$name': run, build, test, lint, slurm, docs, deb, package or arm" >&2
         exit 2
         ;;
     esac

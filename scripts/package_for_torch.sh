@@ -33,6 +33,7 @@ if [ -z "${BRIGADE_TORCH:-}" ]; then
     2>/dev/null) || fail "no PyTorch: set BRIGADE_TORCH to the folder torch of" \
     "an installed one, or run in an environment whose python3 has one"
 fi
+BRIGADE_TORCH=$(realpath -m "$BRIGADE_TORCH")
 export BRIGADE_TORCH
 [ -f "$BRIGADE_TORCH/version.py" ] || fail "'$BRIGADE_TORCH' (BRIGADE_TORCH)" \
   "is no PyTorch: it has no version.py; name the folder torch in site-packages"
@@ -68,9 +69,12 @@ done
 cp "$build"/lib/libdnnl.so.* "$folder/lib"
 if ! ldd "$folder/bin/brigade" | grep -q libsentencepiece; then
   for name in libsentencepiece libsentencepiece_train; do
-    # Of this machine's kind, which ldconfig spells x86-64 and AArch64.
-    cp -L "$(ldconfig -p | grep -i "$name\.so\.0 .*$(uname -m | tr _ -)" |
-      sed 's/.*=> //;q')" "$folder/lib"
+    # Of this machine's kind, which ldconfig spells x86-64 and AArch64; /sbin is
+    # not where every user's shell looks.
+    library=$(/sbin/ldconfig -p |
+      grep -i "$name\.so\.0 .*$(uname -m | tr _ -)" | sed 's/.*=> //;q' || true)
+    [ -n "$library" ] || fail "ldconfig knows no $name.so.0"
+    cp -L "$library" "$folder/lib"
   done
 fi
 strip --strip-unneeded "$folder"/bin/* "$folder"/lib/*.so*
@@ -83,16 +87,8 @@ for program in "$folder"/bin/*; do
     xargs -r -I{} patchelf --remove-needed {} "$program"
 done
 
-for file in "$folder"/bin/* "$folder"/lib/*.so*; do
-  symbols=$(objdump -T "$file")
-  for pair in "GLIBC_ $most_glibc" "GLIBCXX_ $most_glibcxx"; do
-    prefix=${pair% *}
-    highest=$(grep -oE "$prefix[0-9.]+" <<<"$symbols" | sort -uV | tail -1 || true)
-    [ "$(printf '%s\n' "$highest" "$pair" | tr -d ' ' | sort -V | tail -1)" \
-      = "${pair/ /}" ] || fail "$file needs $highest, but only ${pair/ /} is" \
-      "promised: build on an older system (Debian 12)"
-  done
-done
+scripts/check_glibc.sh "$most_glibc" "$most_glibcxx" \
+  "$folder"/bin/* "$folder"/lib/*.so*
 cp packaging/start.sh "$folder"
 cat >"$folder/needs" <<NEEDS
 # What bin/ was built for. Read by start.sh.
@@ -100,6 +96,7 @@ needs_torch='$version'
 needs_cuda=$has_cuda
 needs_machine=$(uname -m)
 needs_glibc=$most_glibc
+needs_glibcxx=$most_glibcxx
 needs_cpu_flags='$cpu_flags'
 needs_torch_beside=no
 NEEDS

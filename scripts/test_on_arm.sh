@@ -22,10 +22,7 @@ if [ "$(id -u)" -ne 0 ]; then
   echo "test_on_arm: skipped: packages need root" >&2
   exit 77
 fi
-for package in qemu-user g++-aarch64-linux-gnu; do
-  dpkg-query -W -f='${db:Status-Abbrev}' "$package" 2>/dev/null | grep -q '^ii' ||
-    apt-get install -y -q --no-install-recommends "$package" >/dev/null
-done
+scripts/install_dependencies.sh arm
 
 # Packages are unpacked, not installed: what their scripts would do is below.
 unpack() {

@@ -20,6 +20,7 @@ version=$(basename "$wheel" | sed 's/brigade-[0-9.]*+torch\([0-9.]*\)-.*/\1/')
 bytes=$(stat -c %s "$wheel")
 [ "$bytes" -le "$most_bytes" ] || fail "$wheel has $bytes bytes"
 
+scripts/install_dependencies.sh package
 python3 -m venv "$work/venv"
 site=$("$work/venv/bin/python" -c \
   'import sysconfig; print(sysconfig.get_path("platlib"))')
