@@ -4,13 +4,19 @@
 set -euo pipefail
 build=${1:?usage: scripts/check_space.sh BUILD_FOLDER MEGABYTES}
 needed=${2:?usage: scripts/check_space.sh BUILD_FOLDER MEGABYTES}
-mkdir -p "$build"
-present=$(du -sm "$build" | cut -f1)
-free=$(df -Pm "$build" | awk 'NR == 2 { print $4 }')
+# A full disk has no space for the folder itself.
+present=0
+[ ! -d "$build" ] || present=$(du -sm "$build" | cut -f1)
+parent=$(realpath -m "$build")
+until [ -d "$parent" ]; do
+  parent=$(dirname "$parent")
+done
+free=$(df -Pm "$parent" | awk 'NR == 2 { print $4 }')
 missing=$((needed - present - free))
 if [ "$missing" -gt 0 ]; then
   echo "no space for a build: $build takes $needed MB and has $present, but" \
     "its disk has $free MB left; free $missing MB, or put the folder 'build'" \
-    "on another disk: ln -s /ANOTHER/DISK/build build" >&2
+    "on another disk: mkdir /ANOTHER/DISK/build && rm -rf build &&" \
+    "ln -s /ANOTHER/DISK/build build" >&2
   exit 1
 fi

@@ -33,6 +33,16 @@ class CheckSpace(unittest.TestCase):
         self.assertIn(f"{self.build} takes {needed} MB", result.stderr)
         self.assertIn("MB left; free ", result.stderr)
         self.assertIn("ln -s", result.stderr)
+        self.assertFalse(self.build.exists())
+
+    def test_a_link_to_another_disk_is_followed(self):
+        other = pathlib.Path(self.folder.name) / "disk"
+        (other / "release").mkdir(parents=True)
+        (other / "release" / "whole").write_bytes(bytes(5 << 19))
+        self.build.symlink_to(other)
+        self.build = self.build / "release"
+        result = self.check(2 * (shutil.disk_usage(other).total >> 20))
+        self.assertIn("MB and has 3, but", result.stderr)
 
 
 if __name__ == "__main__":
