@@ -53,7 +53,9 @@ for ((run = 1; run <= times; ++run)); do
   else
     summary=$(tail -2 "$kept/$run.txt" | head -1)
     failed_runs=$((failed_runs + 1))
-    sed -n 's/^failed \([^ ]*\).*/\1/p' "$build/test-results/cases.txt" \
+    # Of a run whose tests all passed, or that ran none, its output says why.
+    { grep '^failed ' "$build/test-results/cases.txt" ||
+      echo "failed (no test: $kept/$run.txt)"; } | cut -d ' ' -f 2- \
       >>"$kept/failed.txt"
   fi
   echo "run $run of $times: $summary"

@@ -63,8 +63,10 @@ git ls-files -z --cached --others --exclude-standard | xargs -0 tar -c | tar -x 
 inside bash -c 'cd /main && cmake --preset release \
   -DBRIGADE_WARNINGS_AS_ERRORS=OFF >/dev/null && cmake --build build/release -- -k 0'
 status=0
+named=()
+[ $# -eq 0 ] || named=(-R "^($(IFS='|'; echo "$*"))\$")
 inside bash -c 'cd /main && git init -q . 2>/dev/null; \
-  scripts/run_tests.sh build/release "$@"' bash "$@" |
+  scripts/run_tests.sh build/release "$@"' bash "${named[@]}" |
   tee "$roots/$release.tests" || status=$?
 torch=$(inside dpkg-query -W -f '${Version}' libtorch-dev)
 compiler=$(inside g++ -dumpfullversion)

@@ -4,6 +4,7 @@
 # python3-torch.
 #
 #   bench/peers/compare.sh [ROUNDS]      # default 3
+#   PYTHON=PROGRAM                       # one that has another PyTorch
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 rounds=${1:-3}
