@@ -243,25 +243,31 @@ std::vector<double> TrainStep::read_device(
   return values;
 }
 
-std::vector<double> TrainStep::read_squares_and_loss(
+std::pair<TrainStep::Squares, double> TrainStep::read_squares_and_loss(
     const torch::Tensor& loss_sum) {
-  torch::Tensor squares = stages_.front()->sum_of_squares();
-  for (size_t i = 1; i < stages_.size(); ++i)
-    squares = squares + stages_[i]->sum_of_squares();
-  std::vector<torch::Tensor> scalars{squares};
+  std::vector<torch::Tensor> scalars;
+  for (const auto& stage : stages_)
+    scalars.push_back(stage->sum_of_squares());
   if (is_last_stage())
     scalars.push_back(loss_sum);
-  return read_device(scalars);
+  const std::vector<double> values = read_device(scalars);
+  Squares squares;
+  for (size_t i = 0; i < stages_.size(); ++i)
+    (stages_[i]->sync().is_counted_elsewhere() ? squares.shared
+                                               : squares.whole) += values[i];
+  return {squares, is_last_stage() ? values.back() : 0};
 }
 
-double TrainStep::sum_over_owners(Communicator& replicas, double squares)
-    const {
+double TrainStep::sum_over_owners(
+    Communicator& replicas,
+    const Squares& squares) const {
   const auto has_others = [](const std::unique_ptr<StageRuntime>& stage) {
     return stage->sync().is_counted_elsewhere();
   };
-  return std::any_of(stages_.begin(), stages_.end(), has_others)
-             ? sum_over(replicas, squares)
-             : squares;
+  return squares.whole +
+         (std::any_of(stages_.begin(), stages_.end(), has_others)
+              ? sum_over(replicas, squares.shared)
+              : 0);
 }
 
 bool TrainStep::is_last_stage() const {
@@ -273,20 +279,20 @@ double TrainStep::used_memory_gb() const {
                                   : resident_memory_gb();
 }
 
-// Requests take two hops, as no collective of every step is over all ranks:
-// the model's all-reduce brings a rank's request to its replica's last stage
+// Requests take two hops, as no collective of every step is over all ranks but
+// what routers sum up, which only models with experts do: the model's all-reduce brings a rank's request to its replica's last stage
 // (heard_), and in the next step the last stages' all-reduce, together with the
 // loss, brings it to all replicas, whose models then pass it on (agreed).
 double TrainStep::sum_up(
     const torch::Tensor& loss_sum,
     const StepRequests& requests,
     StepResult& result) {
-  const std::vector<double> mine = read_squares_and_loss(loss_sum);
+  const auto [squares, loss] = read_squares_and_loss(loss_sum);
   enum { kLoss, kTokens, kLastSave, kLastStop, kFromLast };
   auto last = torch::zeros({kFromLast}, torch::kDouble);
   auto* from_last = last.data_ptr<double>();
   if (is_last_stage()) {
-    from_last[kLoss] = mine[1];
+    from_last[kLoss] = loss;
     from_last[kTokens] = static_cast<double>(batches_.loss_tokens());
     from_last[kLastSave] = heard_.save || requests.save ? 1 : 0;
     from_last[kLastStop] = heard_.stop || requests.stop ? 1 : 0;
@@ -309,7 +315,7 @@ double TrainStep::sum_up(
   const CommunicatorPtr& model = mesh_.model();
   auto total = torch::zeros({kMemory + model->size()}, torch::kDouble);
   auto* values = total.data_ptr<double>();
-  values[kSquares] = sum_over_owners(*mesh_.dp_cp(), mine[0]);
+  values[kSquares] = sum_over_owners(*mesh_.dp_cp(), squares);
   values[kBadLoss] = std::isfinite(from_last[kLoss]) ? 0 : 1;
   values[kLossTokens] = mesh_.coordinate().tp == 0 ? from_last[kTokens] : 0;
   values[kSave] = from_last[kLastSave];
@@ -358,10 +364,10 @@ double TrainStep::sum_up_groups(
   const CommunicatorPtr& model = mesh_.model();
   auto total = torch::zeros({kShared + model->size()}, torch::kDouble);
   auto* values = total.data_ptr<double>();
-  const std::vector<double> mine = read_squares_and_loss(loss_sum);
-  values[kSquares] = sum_over_owners(*reducing, mine[0]);
+  const auto [squares, loss] = read_squares_and_loss(loss_sum);
+  values[kSquares] = sum_over_owners(*reducing, squares);
   const bool says_loss = is_last_stage() && mesh_.coordinate().tp == 0;
-  values[kLoss] = says_loss ? mine[1] : 0;
+  values[kLoss] = says_loss ? loss : 0;
   values[kLossTokens] = says_loss ? my_tokens : 0;
   values[kSave] = requests.save ? 1 : 0;
   values[kStop] = requests.stop ? 1 : 0;

@@ -63,7 +63,8 @@ struct StepResult {
 };
 
 // What the host reads of a device: the values of a tensor. A step does it once,
-// between its backwards and its update.
+// between its backwards and its update, and once more for what its routers
+// noted.
 using ReadTensor = std::function<std::vector<double>(const torch::Tensor&)>;
 // Waits for the device; values: float64, flat.
 std::vector<double> read_values(const torch::Tensor& values);
@@ -138,11 +139,18 @@ class TrainStep {
   void observe(const Action& action, int64_t begin_ns, int64_t end_ns);
   // read_ of all elements, after which no failed operation goes unnoticed.
   std::vector<double> read_device(const std::vector<torch::Tensor>& tensors);
-  // This rank's sum of squares, and on the last stage the loss behind it.
-  std::vector<double> read_squares_and_loss(const torch::Tensor& loss_sum);
-  // Of this rank's part of the model, whoever of `replicas` owns it. Collective
-  // over them where they own unlike ones.
-  double sum_over_owners(Communicator& replicas, double squares) const;
+  // Sums of squares of this rank's stages: of those whose replicas count
+  // unlike parts, and of those that each counts whole.
+  struct Squares {
+    double shared = 0;
+    double whole = 0;
+  };
+  // With the loss, which is 0 before the last stage.
+  std::pair<Squares, double> read_squares_and_loss(
+      const torch::Tensor& loss_sum);
+  // What all of this rank's stages come to. Collective over `replicas` where
+  // they count unlike parts.
+  double sum_over_owners(Communicator& replicas, const Squares& squares) const;
   void add_to(Trace& trace, int64_t step, const StepResult& result) const;
   bool is_last_stage() const;
   double used_memory_gb() const;

@@ -168,6 +168,21 @@ void add_mixtral(const LayoutCase& plain, std::vector<LayoutCase>& cases) {
       {.dims = plain.dims, .packed = true, .model = "mixtral_with_capacity"});
 }
 
+// Where a rank's stages may be unlike: with experts, with none, without layers.
+void add_interleaved(const LayoutCase& plain, std::vector<LayoutCase>& cases) {
+  LayoutCase other = plain;
+  for (const ScheduleChoice& schedule : schedules_of(plain.dims.pp)) {
+    if (schedule.virtual_stages == 1)
+      continue;
+    other.schedule = schedule.name;
+    other.virtual_stages = schedule.virtual_stages;
+    for (const char* model : {"qwen2_moe", "mixtral"}) {
+      other.model = model;
+      cases.push_back(other);
+    }
+  }
+}
+
 // Models with experts, whole on each rank and divided in every way.
 void add_experts(const ParallelDims& dims, std::vector<LayoutCase>& cases) {
   const bool has_replicas = dims.dp * dims.cp > 1;
@@ -192,6 +207,7 @@ void add_experts(const ParallelDims& dims, std::vector<LayoutCase>& cases) {
       other.model = model;
       cases.push_back(other);
     }
+    add_interleaved(plain, cases);
   }
 }
 
@@ -487,6 +503,11 @@ std::vector<LayoutCase> quick_layouts() {
        .recompute = "stages",
        .model = "mixtral",
        .zero_stage = 1},
+      // A rank of two stages, of which one has no experts.
+      {.dims = {.dp = 2, .pp = 2, .ep = 2},
+       .schedule = "interleaved_1f1b",
+       .virtual_stages = 2,
+       .model = "qwen2_moe"},
       {.dims = {.dp = 4, .ep = 2}, .model = "mixtral", .zero_stage = 3},
       {.dims = {.dp = 2, .ep = 2}, .model = "qwen2_moe", .adapter = 3},
       {.dims = {.dp = 2, .tp = 2, .ep = 2},

@@ -98,8 +98,17 @@ void Errors::include(const Errors& other) {
 }
 
 Errors compare(const TrainingResult& actual, const TrainingResult& expected) {
-  const LargestError gradient =
-      largest_error(actual.gradients, expected.gradients);
+  LargestError gradient = largest_error(actual.gradients, expected.gradients);
+  // The first step's norm too, before weights drift apart; PyTorch has none.
+  if (!expected.grad_norms.empty()) {
+    const double norm =
+        actual.grad_norms.empty()
+            ? std::numeric_limits<double>::infinity()
+            : testing::largest_relative_difference(
+                  {actual.grad_norms.front()}, {expected.grad_norms.front()});
+    if (!(norm <= gradient.value))
+      gradient = {norm, "all parameters (grad_norm)"};
+  }
   const LargestError weight =
       largest_error(scales_and_weights(actual), scales_and_weights(expected));
   return {
