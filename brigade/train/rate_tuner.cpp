@@ -115,10 +115,15 @@ TrainConfig with_width(const TrainConfig& config, int64_t width) {
       nearest_divisor(decoder.num_attention_heads, key_value_heads);
   decoder.intermediate_size = scaled_to_8(decoder.intermediate_size, factor);
   if (decoder.experts) {
-    decoder.experts->width = scaled_to_8(decoder.experts->width, factor);
-    if (decoder.experts->shared_width > 0)
-      decoder.experts->shared_width =
-          scaled_to_8(decoder.experts->shared_width, factor);
+    ExpertsConfig& experts = *decoder.experts;
+    const int64_t expert_width = scaled_to_8(experts.width, factor);
+    // A whole number of experts' widths stays that number.
+    if (experts.shared_width % experts.width == 0)
+      experts.shared_width =
+          experts.shared_width / experts.width * expert_width;
+    else
+      experts.shared_width = scaled_to_8(experts.shared_width, factor);
+    experts.width = expert_width;
   }
   decoder.hidden_size = width;
   result.model.decoder = decoder;

@@ -55,6 +55,19 @@ TEST(RateTuner, AWidthKeepsHeadsAndScalesTheRest) {
   }
 }
 
+// DeepSeek-V3's router writes the shared one's width as a number of experts.
+TEST(RateTuner, ASharedExpertStaysSoManyExpertsWide) {
+  TrainConfig config = tuned_config();
+  config.model.decoder->experts = ExpertsConfig{
+      .num_experts = 4,
+      .num_experts_per_tok = 2,
+      .width = 24,
+      .shared_width = 48};
+  const DecoderConfig half = model_of(with_width(config, 96));
+  EXPECT_EQ(half.experts->width, 16);
+  EXPECT_EQ(half.experts->shared_width, 32);
+}
+
 TEST(RateTuner, WhatCannotBeAnotherWidthIsNamed) {
   TrainConfig config = tuned_config();
   try {
