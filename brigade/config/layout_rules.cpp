@@ -142,6 +142,10 @@ void refuse_router_keys(
   }
   if (!decoder.experts || !has_deepseek_router(decoder.architecture))
     refuse("router_bias_rate", "routers with a bias");
+  else if (config.adapter.rank > 0)
+    refuse(
+        "router_bias_rate",
+        "bias that moves: beside an adapter the base model's stay as they are");
 }
 
 void check_routers(

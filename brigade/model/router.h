@@ -15,8 +15,8 @@
 //            (DeepSeek-V3, arXiv:2412.19437, eq. 17-20, with E / k in place of
 //            the number of experts per token): 1 per token where even. With
 //            ModelContext::expert_shares f_e is that of all tokens of the last
-//            step (Experts gives it): those of this step would have to be
-//            known before its first backward
+//            step that count in its loss (Experts gives it): those of this
+//            step would have to be known before its first backward
 //   z        weight * logsumexp(logits)^2 (arXiv:2202.08906)
 // The layer adds their gradients in its own backward; the model's loss is that
 // of its tokens alone.

@@ -178,6 +178,7 @@ void refuse_unknown_router_keys(
       "moe_",
       "topk",
       "routed_",
+      "score_func",
       "scoring_func",
       "capacity_factor",
       "n_group",
@@ -208,14 +209,19 @@ void refuse_unknown_router_keys(
   }
 }
 
-void read_deepseek_router(const Reader& reader, ExpertsConfig& experts) {
+void read_deepseek_router(
+    const Reader& reader,
+    bool is_dots,
+    ExpertsConfig& experts) {
   experts.routed_scaling_factor =
       reader.number("routed_scaling_factor", Bound::kAbove, 0.0).value_or(1.0);
   for (const auto& [key, only] :
        {std::pair("scoring_func", "sigmoid"),
         std::pair("topk_method", "noaux_tc")}) {
     const auto value = reader.text(key);
-    if (value && *value != only)
+    // Older files of dots.llm1 name the method under both keys.
+    const bool is_method = is_dots && value == "noaux_tc";
+    if (value && *value != only && !is_method)
       reader.problem(
           key,
           fmt::format("\"{}\" is not supported; only \"{}\" is", *value, only));
@@ -257,7 +263,8 @@ void read_experts(const Reader& reader, DecoderConfig& config) {
           .value_or(config.architecture == Architecture::kOlmoe ? 0.01 : 0.001);
   read_dense_layers(reader, config, experts);
   if (has_deepseek_router(config.architecture))
-    read_deepseek_router(reader, experts);
+    read_deepseek_router(
+        reader, config.architecture == Architecture::kDots1, experts);
   const auto noise = reader.number("router_jitter_noise", Bound::kAtLeast, 0.0);
   if (noise && *noise > 0)
     reader.problem(
@@ -279,6 +286,12 @@ void add_experts(const DecoderConfig& config, json& result) {
     result["routed_scaling_factor"] = experts.routed_scaling_factor;
     result["n_group"] = experts.n_group;
     result["topk_group"] = experts.topk_group;
+    // vLLM's dots1 reads these without defaults.
+    if (config.architecture == Architecture::kDots1) {
+      result["scoring_func"] = "sigmoid";
+      result["topk_method"] = "noaux_tc";
+      result["moe_layer_freq"] = 1;
+    }
   } else {
     const bool is_mixtral = config.architecture == Architecture::kMixtral;
     result[is_mixtral ? "num_local_experts" : "num_experts"] =

@@ -1213,6 +1213,17 @@ TEST(TrainConfigExperts, WhatDoesNotGoWithEpIsNamed) {
       ElementsAre(HasSubstr("router_bias_rate = 0.1: this model has no routers "
                             "with a bias")));
   EXPECT_THAT(
+      problems_of(
+          {R"(model.config.architectures=["Glm4MoeForCausalLM"])",
+           "model.config.model_type=glm4_moe",
+           "model.config.n_routed_experts=4",
+           "model.config.num_experts_per_tok=2",
+           "model.config.moe_intermediate_size=16",
+           "adapter.rank=4",
+           "training.router_bias_rate=0.01"}),
+      Contains(HasSubstr("router_bias_rate = 0.01: this model has no bias that "
+                         "moves: beside an adapter")));
+  EXPECT_THAT(
       of_experts({"distributed.ep_size=3"}, 3),
       ElementsAre(AllOf(
           HasSubstr("ep_size = 3 does not divide the model's 4 experts"),

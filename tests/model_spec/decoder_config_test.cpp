@@ -672,6 +672,25 @@ TEST(DecoderConfigExperts, WriteWhatTheyWereReadFrom) {
   }
 }
 
+TEST(DecoderConfigExperts, Dots1SaysWhatVllmReads) {
+  json dots1 = small_with_experts("dots1");
+  dots1.erase("num_experts");
+  dots1["n_routed_experts"] = 4;
+  const DecoderConfig parsed = parse_valid(dots1);
+  const json written = to_hugging_face_json(parsed, "float32");
+  EXPECT_EQ(written["scoring_func"], "sigmoid");
+  EXPECT_EQ(written["topk_method"], "noaux_tc");
+  EXPECT_EQ(written["moe_layer_freq"], 1);
+
+  // As its first files had it.
+  dots1["scoring_func"] = "noaux_tc";
+  EXPECT_EQ(parse_valid(dots1), parsed);
+  dots1["scoring_func"] = "softmax";
+  EXPECT_THAT(
+      problems_of(dots1).front(),
+      StartsWith("/model/scoring_func: \"softmax\" is not supported"));
+}
+
 // transformers' configuration_glm4_moe.py.
 TEST(DecoderConfigExperts, Glm4MoesDefaultsAreItsOwn) {
   json glm = small_with_experts("glm4_moe");
@@ -728,6 +747,9 @@ TEST(DecoderConfigExperts, WrongValuesAreNamed) {
   EXPECT_THAT(
       first_problem("capacity_factor", 1.25),
       StartsWith("/model/capacity_factor: 1.25 is not supported"));
+  EXPECT_THAT(
+      first_problem("score_func", "sigmoid"),
+      StartsWith("/model/score_func: \"sigmoid\" is not supported"));
   EXPECT_THAT(
       first_problem("routed_scaling_factor", 2.5),
       StartsWith("/model/routed_scaling_factor: 2.5 is not supported"));
