@@ -45,7 +45,7 @@ bool asks_for_nothing(const json& value) {
          (value.is_structured() && value.empty());
 }
 
-// Keys with which the function of the adapter is another one.
+// Refuses keys with which the adapter computes something else.
 void check_known(const JsonNode& root) {
   if (const JsonNode type = root.at("peft_type"); type.string() != "LORA")
     type.fail(fmt::format("\"{}\" is no LORA", type.string()));
@@ -56,12 +56,30 @@ void check_known(const JsonNode& root) {
         "modules_to_save",
         "trainable_token_indices",
         "layer_replication",
-        "use_qalora"}) {
+        "use_qalora",
+        "use_bdlora",
+        "alora_invocation_tokens",
+        "arrow_config",
+        "kasa_config",
+        "velora_config",
+        "monteclora_config"}) {
     const auto node = root.find(key);
     if (node && !asks_for_nothing(node->value()))
       node->fail(
           fmt::format("{} is not supported here", show_json(node->value())));
   }
+  // With these PEFT takes the first A and B out of the base model's weights
+  // whenever it loads the adapter.
+  const auto init = root.find("init_lora_weights");
+  const std::string kind =
+      init && init->value().is_string() ? init->string() : "";
+  if (kind.starts_with("pissa") || kind.starts_with("corda") ||
+      kind == "olora" || kind == "loftq")
+    init->fail(fmt::format(
+        "\"{}\" is not supported here: it changes the base model's weights; "
+        "save the adapter with path_initial_model_for_weight_conversion, which "
+        "makes it a plain LoRA",
+        kind));
 }
 
 double number_at(const JsonNode& root, const char* key) {

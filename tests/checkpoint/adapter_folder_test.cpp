@@ -183,6 +183,18 @@ TEST_F(AdapterFolderTest, WhatIsNoPlainAdapterIsRefusedByName) {
       refusal("modules_to_save", {"lm_head"}), HasSubstr("modules_to_save"));
   EXPECT_THAT(refusal("peft_type", "IA3"), HasSubstr("is no LORA"));
   EXPECT_EQ(refusal("modules_to_save", nullptr), "");
+  for (const char* init : {"pissa", "pissa_niter_4", "corda", "olora", "loftq"})
+    EXPECT_THAT(
+        refusal("init_lora_weights", init),
+        HasSubstr("changes the base model's weights"));
+  for (const nlohmann::json& init :
+       {nlohmann::json("gaussian"),
+        nlohmann::json("eva"),
+        nlohmann::json(true)})
+    EXPECT_EQ(refusal("init_lora_weights", init), "");
+  EXPECT_THAT(
+      refusal("alora_invocation_tokens", {1, 2}),
+      HasSubstr("alora_invocation_tokens"));
 }
 
 TEST_F(AdapterFolderTest, ATensorThatIsNoAdaptersIsNamed) {
