@@ -276,14 +276,17 @@ ExportedModel export_adapter_of_run(
     const ExportOptions& options) {
   const CheckpointManifest& manifest = checkpoint.manifest();
   const MergedAdapter adapter = adapter_in(checkpoint);
-  if (options.merges_adapter)
-    return write_folder(
-        model_in_folder(
-            manifest.base_model,
-            options.dtype.empty() ? manifest.dtype : options.dtype,
-            std::make_shared<const MergedAdapter>(adapter)),
-        out,
-        options);
+  if (options.merges_adapter) {
+    ModelToExport merged = model_in_folder(
+        manifest.base_model,
+        options.dtype.empty() ? manifest.dtype : options.dtype,
+        std::make_shared<const MergedAdapter>(adapter));
+    // The one that it was trained with, whose chat template may be another.
+    std::vector<FileToCopy> tokenizer = tokenizer_of(checkpoint);
+    if (!tokenizer.empty())
+      merged.tokenizer = std::move(tokenizer);
+    return write_folder(merged, out, options);
+  }
   if (options.upcycle)
     throw ConfigError(fmt::format(
         "[export] '{}' is an adapter's run, which has no MLPs to make experts "

@@ -388,5 +388,27 @@ TEST_F(AdapterRun, ADropoutThatLeavesNothingIsRefused) {
   }
 }
 
+// The base has none; what is talked to has the template of the data.
+TEST_F(AdapterRun, AMergedModelHasTheTokenizerItWasTrainedWith) {
+  const std::string tokens = (*folder_ / "pieces").string();
+  const auto prepared = testing::run_program(
+      {"prepare",
+       "--input",
+       (*folder_ / "tokens.txt").string(),
+       "--tokenizer",
+       BRIGADE_SOURCE_DIR "/tests/tokenizer/goldens/t5_like.json",
+       "--out",
+       tokens});
+  ASSERT_EQ(prepared.exit_code, 0) << prepared.err;
+  testing::write_file(tokens + ".tokenizer/chat_template.jinja", "{{ 1 }}");
+  train_adapter("talks", {"dataset.name=" + tokens});
+  const fs::path merged = *folder_ / "talks_merged";
+  export_checkpoint(run("talks"), merged, {.merges_adapter = true});
+  for (const char* name : {"tokenizer.json", "chat_template.jinja"})
+    EXPECT_EQ(
+        read_text_file(merged / name),
+        read_text_file(fs::path(tokens + ".tokenizer") / name));
+}
+
 }  // namespace
 }  // namespace brigade
