@@ -98,7 +98,7 @@ ChatTokens ChatEncoder::encode_text(const Conversation& conversation) const {
     result.ids.insert(result.ids.begin(), *options_.begin_id);
     result.counts.insert(result.counts.begin(), 0);
   }
-  if (options_.end_id) {
+  if (options_.end_id && result.ids.back() != *options_.end_id) {
     result.ids.push_back(*options_.end_id);
     result.counts.push_back(1);
   }
@@ -212,6 +212,7 @@ ChatTokens ChatEncoder::encode_chat(const Conversation& conversation) const {
   ChatOptions options = options_.chat;
   if (!conversation.tools.is_null())
     options.tools = conversation.tools;
+  options.variables.update(conversation.variables);
   if (template_ == nullptr)
     throw ConfigError(
         "[chat] a conversation of messages needs a chat template, and the "

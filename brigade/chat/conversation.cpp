@@ -22,6 +22,38 @@ bool has_text(const Json& record, const char* key) {
   return record.contains(key) && record[key].is_string();
 }
 
+// Empty: none, as tables have it.
+bool has_system(const Json& record) {
+  return has_text(record, "system") &&
+         !record["system"].get_ref<const std::string&>().empty();
+}
+
+// A list or an object, or the same as text, as tables have it; null where there
+// is none.
+Json structure_at(const Json& record, const char* key) {
+  Json value = record.value(key, Json());
+  if (value.is_string()) {
+    const auto text = value.get<std::string>();
+    value = text.empty() ? Json() : Json::parse(text, nullptr, false);
+  }
+  if (!value.is_null() && !value.is_structured())
+    throw DataError(fmt::format(
+        "'{}' is neither a structure nor the JSON text of one", key));
+  return value;
+}
+
+// What a template is given beside the messages.
+void read_template_inputs(const Json& record, Conversation& result) {
+  result.tools = structure_at(record, "tools");
+  result.variables = structure_at(record, "chat_template_kwargs");
+  if (!result.tools.is_null() && !result.tools.is_array())
+    throw DataError("'tools' is no list");
+  if (result.variables.is_null())
+    result.variables = Json::object();
+  if (!result.variables.is_object())
+    throw DataError("'chat_template_kwargs' is no object");
+}
+
 // What data sets call the roles.
 std::string role_of(const std::string& name) {
   static const std::map<std::string_view, const char*> kRoles = {
@@ -80,7 +112,7 @@ Json read_messages(const Json& list, const char* key) {
 
 Json alpaca_messages(const Json& record) {
   Json messages = Json::array();
-  if (has_text(record, "system") && !record["system"].empty())
+  if (has_system(record))
     add_message(messages, "system", record["system"]);
   if (has_list(record, "history")) {
     for (const Json& turn : record["history"]) {
@@ -155,8 +187,7 @@ Conversation answer_of_messages(
   for (Json& message : read_messages(record[key], key))
     answer.messages.push_back(std::move(message));
   answer.prompt_messages = prompt.size() + common;
-  if (has_list(record, "tools"))
-    answer.tools = record["tools"];
+  read_template_inputs(record, answer);
   return answer;
 }
 
@@ -234,7 +265,7 @@ Conversation read_conversation(
     case ConversationForm::kShareGpt:
       result.messages =
           read_messages(record.value("conversations", Json()), "conversations");
-      if (has_text(record, "system") && result.messages[0]["role"] != "system")
+      if (has_system(record) && result.messages[0]["role"] != "system")
         result.messages.insert(
             result.messages.begin(),
             Json{{"role", "system"}, {"content", record["system"]}});
@@ -251,8 +282,7 @@ Conversation read_conversation(
     case ConversationForm::kPreference:
       throw DataError("'chosen' and 'rejected' are two conversations");
   }
-  if (has_list(record, "tools"))
-    result.tools = record["tools"];
+  read_template_inputs(record, result);
   return result;
 }
 

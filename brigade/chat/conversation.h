@@ -1,6 +1,7 @@
 // Conversations in the forms that people have them in, one JSON object each.
 //
-//   messages           {"messages": [{"role", "content", ...}], "tools"?}
+//   messages           {"messages": [{"role", "content", ...}], "tools"?,
+//                      "chat_template_kwargs"?}
 //   sharegpt           {"conversations": [{"from", "value"}], "system"?}
 //   alpaca             {"instruction", "input"?, "output", "system"?,
 //                       "history"?: [[question, answer]]}
@@ -47,8 +48,10 @@ struct Conversation {
   nlohmann::ordered_json messages = nlohmann::ordered_json::array();
   size_t prompt_messages = 0;    // of kPromptCompletion: those of the prompt
   nlohmann::ordered_json tools;  // null: none
-  std::string text;              // without a template
-  size_t prompt_bytes = 0;       // of kPromptCompletion: text's first ones
+  // What the template reads, before those given for all conversations.
+  nlohmann::ordered_json variables = nlohmann::ordered_json::object();
+  std::string text;         // without a template
+  size_t prompt_bytes = 0;  // of kPromptCompletion: text's first ones
 };
 
 // The form that the members of `record` show; std::nullopt: none of them.

@@ -232,6 +232,20 @@ void check_model(
         distributed.dims.cp,
         decoder.max_position_embeddings,
         decoder.max_position_embeddings));
+  // Answers are padded to seq_length here, and as long as they are to the
+  // reference model.
+  if (decoder.rope_scaling &&
+      decoder.rope_scaling->type == RopeType::kDynamic &&
+      config.training.loss.is_of_pairs() &&
+      config.training.seq_length > decoder.max_position_embeddings)
+    problems.push_back(fmt::format(
+        "[config] /training/loss = \"{}\": rope_scaling \"dynamic\" depends on "
+        "how far a sequence goes beyond max_position_embeddings {}, and "
+        "answers "
+        "are padded to seq_length; set seq_length to at most {}",
+        to_string(config.training.loss.kind),
+        decoder.max_position_embeddings,
+        decoder.max_position_embeddings));
   if (distributed.dims.pp == 1 && distributed.pp_virtual_stages == 1 &&
       !distributed.pp_layers)
     return;

@@ -299,10 +299,6 @@ class Preparation {
     const PrepareChatOptions& chat = *options_.chat;
     if (!chat.template_file.empty()) {
       chat_template_ = ChatTemplate::load_file(chat.template_file, spec);
-      if (tokenizer_folder_)
-        write_text_file(
-            tokenizer_folder_->temporary() / "chat_template.jinja",
-            chat_template_->source());
     } else if (!chat.template_name.empty() || always_has_messages(chat.form)) {
       chat_template_ =
           ChatTemplate::load(options_.tokenizer, chat.template_name);
@@ -310,6 +306,13 @@ class Preparation {
       // Only lines of messages need one.
       chat_template_ = ChatTemplate::find(options_.tokenizer);
     }
+    // What a run of this data is talked to with.
+    const bool is_named =
+        !chat.template_file.empty() || !chat.template_name.empty();
+    if (chat_template_ && is_named && tokenizer_folder_)
+      write_text_file(
+          tokenizer_folder_->temporary() / "chat_template.jinja",
+          chat_template_->source());
     ChatTokensOptions encoding{
         .loss = chat.loss,
         .begin_id = {},

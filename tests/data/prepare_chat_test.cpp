@@ -14,6 +14,7 @@
 #include "brigade/data/prepare.h"
 #include "brigade/data/show_samples.h"
 #include "brigade/data/token_dataset.h"
+#include "brigade/files/file.h"
 #include "data_test_files.h"
 
 namespace brigade {
@@ -116,6 +117,42 @@ TEST_F(PrepareChatTest, ReadsTheFormsThatPeopleHave) {
       sample(R"({"prompt": "One two", "completion": " three"})"),
       "One two[[ three<|endoftext|>]]");
   EXPECT_THAT(sample(R"({"text": "One two"})"), HasSubstr("[["));
+  // An end that the text has already is not said twice.
+  EXPECT_EQ(
+      sample(R"({"prompt": "One two", "completion": " three<|endoftext|>"})"),
+      "One two[[ three<|endoftext|>]]");
+  // Tables have texts where there is nothing.
+  EXPECT_EQ(
+      sample(R"({"instruction": "Q", "output": "A", "system": ""})"), chat);
+  EXPECT_EQ(
+      sample(R"({"conversations": [{"from": "human", "value": "Q"},)"
+             R"({"from": "gpt", "value": "A"}], "system": "", "tools": ""})"),
+      chat);
+}
+
+// As text too, as tables have them.
+TEST_F(PrepareChatTest, TemplatesReadToolsAndVariablesOfALine) {
+  PrepareOptions of_all =
+      options(R"({"messages": [{"role": "assistant", "content": "A"}], )"
+              R"("tools": "[{\"name\": \"f\"}]", )"
+              R"("chat_template_kwargs": {"mood": "calm"}})"
+              "\n"
+              R"({"messages": [{"role": "assistant", "content": "B"}], )"
+              R"("tools": [{"name": "g"}]})"
+              "\n");
+  write(
+      "chat.jinja",
+      "{{ tools[0].name }} {{ mood }} {% for m in messages %}"
+      "{{ m.content + '<|im_end|>' }}{% endfor %}");
+  of_all.chat->variables = {{"mood", "cross"}};
+  EXPECT_THAT(
+      samples(of_all),
+      testing::ElementsAre(
+          "f calm [[A<|im_end|>]]", "g cross [[B<|im_end|>]]"));
+  write(
+      "chat.jsonl",
+      R"({"messages": [{"role": "user", "content": "Q"}], "tools": 3})");
+  EXPECT_THAT(message_of_prepare(of_all), HasSubstr("'tools' is neither"));
 }
 
 TEST_F(PrepareChatTest, GenerationBlocksSayWhatCounts) {
@@ -260,6 +297,26 @@ TEST_F(PrepareChatTest, TextNeedsNoTemplate) {
   without.chat->template_file.clear();
   EXPECT_EQ(samples(without), expected);
   EXPECT_EQ(expected.size(), 2U);
+}
+
+// Else a run of this data would be talked to with another one.
+TEST_F(PrepareChatTest, ANamedTemplateIsKeptBesideTheDataset) {
+  PrepareOptions named = options(kTwoTurns);
+  std::filesystem::create_directories(folder_ / "tokenizer");
+  std::filesystem::copy_file(
+      named.tokenizer, folder_ / "tokenizer" / "tokenizer.json");
+  write(
+      "tokenizer/tokenizer_config.json",
+      R"({"chat_template": [{"name": "default", "template": "usual"}, )"
+      R"({"name": "other", "template": "other{{ eos_token }}"}]})");
+  named.tokenizer = folder_ / "tokenizer";
+  named.chat->template_file.clear();
+  named.chat->template_name = "other";
+  named.chat->loss = LossOn::kAll;
+  prepare(named);
+  EXPECT_EQ(
+      read_text_file(folder_ / "chat.tokenizer" / "chat_template.jinja"),
+      "other{{ eos_token }}");
 }
 
 TEST_F(PrepareChatTest, AFoldersListsAreTaken) {
