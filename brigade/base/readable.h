@@ -10,7 +10,8 @@ namespace brigade {
 // "512 bytes", "1.05 MB".
 std::string readable_bytes(double size_bytes);
 
-// In which memory is shown: of numbers side by side, by the largest of them.
+// The unit in which memory is shown; for numbers side by side, that of the
+// largest.
 struct MemoryUnit {
   double bytes;
   const char* name;  // "GiB"

@@ -9,13 +9,14 @@
 
 namespace brigade {
 
-// In quotes: the shell leaves it as it is.
+// Quoted, so that the shell leaves it as it is.
 std::string shell_quoted(std::string_view text);
 
 // The same, without quotes where it needs none.
 std::string shell_word(std::string_view text);
 
-// The same of a path that stands alone: "./-a" for one that would be an option.
+// The same for a path that stands alone: "./-a" for one that would be an
+// option.
 std::string shell_path(std::string_view path);
 
 }  // namespace brigade

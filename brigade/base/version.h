@@ -2,7 +2,7 @@
 
 namespace brigade {
 
-// Of the program and the library: "0.1.0".
+// The version of the program and the library: "0.1.0".
 const char* version();
 
 }  // namespace brigade

@@ -60,9 +60,9 @@ void CollectiveTimer::add_collectives(
   }
 }
 
-// Of a collective as training meets it: ranks come from computations that
-// never take quite as long as their peers', and cores that compute have to
-// turn to it first.
+// Times a collective as training meets it: ranks come from computations that
+// never take quite as long as their peers', and cores that compute have to turn
+// to it first.
 double CollectiveTimer::between_computations_seconds(
     int64_t bytes,
     const std::function<void()>& work) const {

@@ -20,17 +20,17 @@ class CollectiveTimer {
   CollectiveTimer(CommunicatorPtr world, const MeasureOptions& options)
       : world_(std::move(world)), options_(options) {}
 
-  // Of fp32, one after another, as gradients are reduced. The groups of a size
-  // work at once.
+  // Times fp32 all-reduces, one after another, as gradients are reduced. The
+  // groups of a size work at once.
   void add_all_reduces(
       Communicator& group,
       std::vector<planner::AllReduceSample>& samples) const;
-  // Of bf16, as tensor parallel exchanges activations and stage 1 gathers
-  // weights: other code of the communicator.
+  // Times bf16 collectives, as tensor parallel exchanges activations and stage
+  // 1 gathers weights: other code of the communicator.
   void add_collectives(
       Communicator& group,
       std::vector<planner::CollectiveSample>& samples) const;
-  // Of all-reduces beside a computation that takes longer than they do.
+  // Times all-reduces beside a computation that takes longer than they do.
   planner::OverlapSample overlap() const;
 
  private:

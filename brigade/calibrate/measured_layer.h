@@ -12,9 +12,9 @@ namespace brigade {
 
 class MeasuredLayer {
  public:
-  // In bf16, with random weights: this rank's part of the layer, by sizes.tp,
-  // sizes.tokens and sizes.cp, one of which is 1. `group` has as many ranks as
-  // the other; all of them make every call.
+  // This rank's part of the layer, in bf16 with random weights, by sizes.tp,
+  // sizes.tokens and sizes.cp; tp or cp is 1. `group` has as many ranks as the
+  // other; all of them make every call.
   MeasuredLayer(const planner::LayerSample& sizes, CommunicatorPtr group);
 
   // What goes from layer to layer, both [this rank's tokens, hidden]: a layer's

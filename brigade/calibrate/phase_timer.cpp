@@ -10,7 +10,7 @@
 namespace brigade {
 namespace {
 
-// Of all threads of this process.
+// The CPU time of all threads of this process.
 double cpu_seconds() {
   return static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
 }

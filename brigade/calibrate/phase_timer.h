@@ -13,7 +13,7 @@ namespace brigade {
 
 double seconds_of(const std::function<void()>& work);
 
-// Of a forward and its backward.
+// Seconds of a forward and its backward.
 struct Phases {
   double forward = 0;
   double backward = 0;

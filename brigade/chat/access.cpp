@@ -17,7 +17,7 @@ Value attribute_of(const Value& operand, const std::string& name) {
 
 namespace {
 
-// Of Python's index, which counts from the end where it is negative.
+// The place of Python's index, which counts from the end where it is negative.
 std::optional<size_t> place_of(int64_t index, size_t size) {
   const auto count = static_cast<int64_t>(size);
   const int64_t place = index < 0 ? index + count : index;

@@ -1,5 +1,6 @@
-// Jinja's filters, tests and methods of values. Those that chat templates use; others are named in the Fault that all functions
-// throw for what they do not take.
+// Jinja's filters, tests and methods of values: those that chat templates use.
+// Others are named in the Fault that all functions throw for what they do not
+// take.
 #pragma once
 
 #include <string>

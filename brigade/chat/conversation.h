@@ -70,7 +70,7 @@ struct ConversationPair {
   Conversation rejected;
 };
 
-// Of a record of kPreference. Throws DataError likewise.
+// Reads a record of the form kPreference. Throws DataError likewise.
 ConversationPair read_preference(const nlohmann::ordered_json& record);
 
 }  // namespace brigade

@@ -390,7 +390,7 @@ class Evaluator {
     }
   }
 
-  // Of what has operands that are all computed first.
+  // Evaluates an expression whose operands are all computed first.
   Value computed(const Expression& expression, const Scope& scope) {
     List parts;
     for (const auto& part : expression.parts)

@@ -162,7 +162,7 @@ Value replace_method(const Text& text, const CallArguments& arguments) {
   return result;
 }
 
-// Of ASCII letters; others would need Unicode's tables of case.
+// Changes ASCII letters; others would need Unicode's tables of case.
 template <typename Change>
 Value with_case(const Text& text, const Change& change) {
   std::string bytes = text.bytes();

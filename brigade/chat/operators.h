@@ -12,7 +12,7 @@ namespace brigade::jinja {
 // take, a division by zero, and results too large.
 Value binary(const std::string& op, const Value& left, const Value& right);
 
-// For == != < <= > >= in and "not in".
+// Whether left op right, for == != < <= > >= in and "not in".
 bool compares(const std::string& op, const Value& left, const Value& right);
 
 Value negative(const Value& value);

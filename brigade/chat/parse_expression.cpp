@@ -403,7 +403,8 @@ class ExpressionParser {
     return negated;
   }
 
-  // Of a test without parentheses: `is divisibleby 3`.
+  // Whether the operand of a test without parentheses follows:
+  // `is divisibleby 3`.
   bool begins_operand() const {
     const Token& token = tokens_.peek();
     switch (token.kind) {

@@ -8,11 +8,11 @@ namespace brigade::jinja {
 
 // With `a if b else c`.
 ExpressionPointer parse_expression(TokenStream& tokens);
-// Without: the iterable of a for loop, whose `if` is the loop's.
+// Without it: the iterable of a for loop, whose `if` is the loop's.
 ExpressionPointer parse_plain_expression(TokenStream& tokens);
 // `a`, or `a, b` as a list.
 ExpressionPointer parse_tuple(TokenStream& tokens);
-// Of `name(...) | ...`, on kBodyName.
+// The filters `name(...) | ...` of a block, applied to kBodyName.
 ExpressionPointer parse_block_filters(TokenStream& tokens);
 
 }  // namespace brigade::jinja

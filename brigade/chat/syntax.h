@@ -71,7 +71,7 @@ struct Statement {
   ExpressionPointer expression;
   ExpressionPointer condition;
   bool uses_loop = false;  // of kFor: its body names `loop`
-  // Of parameters, the last ones.
+  // The defaults of the last parameters.
   std::vector<ExpressionPointer> defaults;
   // Filters on a name that stands for the body, null: none.
   ExpressionPointer filters;

@@ -17,14 +17,14 @@
 
 namespace brigade::jinja {
 
-// What a template does wrong; whoever evaluates it adds where.
+// What a template does wrong; the caller that evaluates it adds where.
 struct Fault : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
 class Value;
 
-// In Python's order: that of insertion. Keys are strings.
+// Entries are in the order of insertion, as in Python. Keys are strings.
 struct Dict {
   std::vector<std::pair<std::string, Value>> entries;
   bool is_namespace = false;  // whose attributes {% set %} changes
@@ -118,7 +118,7 @@ class Value {
       data_;
 };
 
-// Of two numbers or two strings, negative, 0 or positive; std::nullopt: they
+// Negative, 0 or positive for two numbers or two strings; std::nullopt: they
 // cannot be compared.
 std::optional<int> compare(const Value& left, const Value& right);
 

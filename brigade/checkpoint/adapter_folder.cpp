@@ -89,7 +89,7 @@ double number_at(const JsonNode& root, const char* key) {
   return node.value().get<double>();
 }
 
-// Of the parameters of experts and routers, which PEFT names the adapters of by
+// The parameters of experts and routers, whose adapters PEFT names by
 // target_parameters.
 constexpr std::array<std::string_view, 3> kParameters = {
     kGateUp,

@@ -1,7 +1,8 @@
 // Low-rank adapters as files: the folder that PEFT reads and writes,
 //   adapter_config.json          rank, alpha, targets, the base model
-//   adapter_model.safetensors    base_model.model.MODULE.lora_A.weight, .lora_B,
-//                                of DoRA .lora_magnitude_vector
+//   adapter_model.safetensors    base_model.model.MODULE.lora_A.weight,
+//                                .lora_B.weight, for DoRA also
+//                                .lora_magnitude_vector
 //
 // Experts' adapters are read in either form (adapter_names.h) and written as
 // those of linears of their own, which PEFT reads too.
@@ -33,14 +34,14 @@ std::vector<ParameterRow> adapter_rows(
     const DecoderConfig& model,
     const AdapterOptions& adapter);
 
-// Of a checkpoint of an adapter's run. Throws DataError where its config has
-// none.
+// The adapter of a run that saved this checkpoint. Throws DataError where its
+// config has none.
 AdapterOptions adapter_of_run(const CheckpointManifest& manifest);
 
 // A folder that is read.
 class AdapterFolder {
  public:
-  // Of an adapter of `model`. Throws DataError naming the file, the key, or
+  // Reads an adapter of `model`. Throws DataError naming the file, the key, or
   // every tensor that is of no linear of the model or has not its shape.
   AdapterFolder(
       const std::filesystem::path& folder,

@@ -16,7 +16,7 @@
 namespace brigade {
 namespace {
 
-// Of the model inside PEFT's own.
+// PEFT's prefix of the names of the model inside its own.
 constexpr std::string_view kPrefix = "base_model.model.";
 constexpr std::string_view kA = ".lora_A.weight";
 constexpr std::string_view kB = ".lora_B.weight";
@@ -178,8 +178,8 @@ class AdapterLocator {
           .rank = rank,
           .parameter = parameter};
     else
-      // In the stack of weights an expert's first row is after those of all
-      // others; here they are columns.
+      // An expert's first row is after those of all others in the stack of
+      // weights; here they are columns.
       parts_[row.name] = {
           .tensor = b,
           .first = weight.stack_row % out * rank * experts_ + weight.expert,

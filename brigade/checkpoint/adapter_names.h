@@ -6,8 +6,9 @@
 //   MODULE.lora_A.weight       [E * rank, in]   expert after expert
 //   MODULE.lora_B.weight       [out, rank * E]  an expert's are E columns apart
 //
-// MODULE is ...mlp.experts of one parameter; of two it is that of down_proj, and
-// ...mlp.experts.base_layer that of gate_up_proj, whose A gate and up share.
+// MODULE is ...mlp.experts where one parameter is adapted; where both are, it
+// is that of down_proj, and ...mlp.experts.base_layer that of gate_up_proj,
+// whose A gate and up share.
 //
 // Private to brigade/checkpoint.
 #pragma once
@@ -46,9 +47,9 @@ struct AdapterNameOptions {
   std::vector<std::string> target_parameters;
 };
 
-// By the name of a row of `model` with adapters. Throws one DataError with every
-// tensor that is wrong: of a linear that the model lacks, without its
-// counterpart, of another shape. `place` begins its message.
+// The parts by the name of a row of `model` with adapters. Throws one DataError
+// with every tensor that is wrong: of a linear that the model lacks, without
+// its counterpart, of another shape. `place` begins its message.
 std::map<std::string, StoredAdapterPart> locate_adapter(
     const SafetensorsFile& file,
     const DecoderConfig& model,

@@ -30,10 +30,10 @@ void note_latest(const std::filesystem::path& folder, int64_t step);
 // into the folder. Throws StorageError.
 std::vector<std::string> clean_up_saves(const std::filesystem::path& folder);
 
-// For a run that continues a checkpoint which the user named: `step` of `run`.
-// Renames the checkpoints in the folder that are not earlier steps of that run
-// to STEP.set-aside[-K], which "auto" and the retention ignore. Returns their
-// steps. `run` empty: steps of any run stay. Throws StorageError.
+// Before a run continues the checkpoint that the user named, `step` of `run`:
+// renames the checkpoints in the folder that are of later steps or of another
+// run to STEP.set-aside[-K], which "auto" and the retention ignore. Returns
+// their steps. `run` empty: steps of any run stay. Throws StorageError.
 std::vector<int64_t> set_aside_other_checkpoints(
     const std::filesystem::path& folder,
     int64_t step,
@@ -44,7 +44,7 @@ struct Retention {
   int64_t keep_every = 0;  // and all steps that it divides; 0: none
 };
 
-// Of `steps`, ascending, those to remove; never the last one. PURE.
+// The steps to remove, of `steps` in ascending order; never the last one. PURE.
 std::vector<int64_t> steps_to_remove(
     const std::vector<int64_t>& steps,
     const Retention& retention);

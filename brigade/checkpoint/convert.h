@@ -1,4 +1,4 @@
-// Rewriting a checkpoint, whoever wrote it and when.
+// Rewrites a checkpoint of any version in the current format.
 #pragma once
 
 #include <filesystem>

@@ -77,7 +77,7 @@ struct ModelToExport {
   DecoderConfig config;
   nlohmann::json source;  // as to_hugging_face_json() takes it
   std::string dtype;      // it is written in
-  // In any dtype.
+  // Reads a tensor in any dtype.
   std::function<torch::Tensor(const std::string& name)> read;
   std::vector<FileToCopy> tokenizer;
 };

@@ -73,12 +73,12 @@ ExportedModel export_folder(
     const std::filesystem::path& out,
     const ExportOptions& options = {});
 
-// The weights of a model with an adapter in them, W + scale B A in float32. Of
-// an adapter's run; the checkpoint must outlive it.
+// The weights of a model with an adapter in them, W + scale B A in float32,
+// from the checkpoint of an adapter's run, which must outlive the result.
 ReadValues values_with_adapter(const Checkpoint& checkpoint);
 
-// Of a Hugging Face folder and one with an adapter. Throws DataError where they
-// do not go together.
+// The same from a Hugging Face folder and one with an adapter. Throws DataError
+// where they do not go together.
 ReadValues values_with_adapter(
     const std::filesystem::path& folder,
     const std::filesystem::path& adapter);

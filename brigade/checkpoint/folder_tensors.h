@@ -20,8 +20,8 @@ struct FolderTensor {
   std::vector<ParameterRow> rows;
 };
 
-// Of a whole model, in the table's order; experts together stand where the
-// first one would. `dtype`: that of all rows but the float32 ones.
+// The tensors of a whole model in the table's order; experts together stand
+// where the first one would. `dtype`: that of all rows but the float32 ones.
 std::vector<FolderTensor> list_folder_tensors(
     const std::vector<ParameterRow>& model,
     SafetensorsDtype dtype,

@@ -56,7 +56,7 @@ void load_weights(
     const std::vector<ParameterRow>& expected,
     const std::vector<State>& parts);
 
-// In which dtype the model of a config.json is computed and exported:
+// The dtype in which the model of a config.json is computed and exported:
 // "bfloat16" where it says so, else "float32". float16 has no kernels on CPUs;
 // float32 holds all its values.
 std::string dtype_of_config(const nlohmann::json& config);

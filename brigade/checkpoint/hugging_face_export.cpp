@@ -33,7 +33,7 @@ constexpr std::array kTokenizerDescriptions = {
 
 using Shard = std::vector<TensorSpec>;
 
-// In the model's order, each shard as full as it can be.
+// Cuts the tensors into shards in the model's order, each as full as it can be.
 std::vector<Shard> plan_shards(
     const std::vector<FolderTensor>& tensors,
     uint64_t max_shard_bytes) {

@@ -208,8 +208,8 @@ class Locator {
     return true;
   }
 
-  // Of a layer behind the last that predicts further tokens, as GLM-4-MoE's
-  // files have one: nothing else has an eh_proj.
+  // Whether it belongs to a layer behind the last that predicts further tokens,
+  // as GLM-4-MoE's files have one: nothing else has an eh_proj.
   bool is_of_prediction_layer(std::string_view name) const {
     constexpr std::string_view kLayers = "layers.";
     const size_t at = name.find(kLayers);

@@ -17,8 +17,8 @@ namespace brigade {
 
 struct StoredTensor {
   const SafetensorsTensor* stored = nullptr;
-  // Of it, which of a layer's experts together is read as the matrix of all
-  // their rows: the expected tensor.
+  // The part of `stored` that is the expected tensor. A layer's experts
+  // together are read as the matrix of all their rows.
   Slice slice;
 };
 

@@ -35,7 +35,7 @@ struct CheckpointManifest {
   nlohmann::json expert_choices;
   std::string dtype;      // of the weights: "float32", "bfloat16"
   std::string tokenizer;  // "bytes", or a path relative to DIR, or ""
-  // Of an adapter's run: the folder of the base model, whose weights are not in
+  // The folder of the base model in an adapter's run, whose weights are not in
   // the checkpoint. "": all are.
   std::string base_model;
   std::vector<std::string> files;  // that hold tensors
@@ -50,11 +50,11 @@ inline constexpr const char* kManifestFile = "manifest.json";
 // How the names of files begin that hold weights, and what the optimizer keeps.
 inline constexpr const char* kWeightsFile = "model";
 inline constexpr const char* kOptimizerFile = "optimizer";
-// In a file's __metadata__: {"NAME": [dim, begin, end]} of the tensors that
-// are pieces of a larger one.
+// The key in a file's __metadata__ of {"NAME": [dim, begin, end]}, the tensors
+// that are pieces of a larger one.
 inline constexpr const char* kPiecesKey = "brigade.pieces";
-// In a file's __metadata__, from version 2 on: to which run and step it
-// belongs.
+// The keys in a file's __metadata__, from version 2 on, of the run and the step
+// to which it belongs.
 inline constexpr const char* kRunKey = "brigade.run";
 inline constexpr const char* kStepKey = "brigade.step";
 

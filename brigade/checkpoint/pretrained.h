@@ -9,7 +9,7 @@
 
 namespace brigade {
 
-// Fills `params`, an adapter's left out, from the safetensors of `folder`, which
+// Fills `params`, except an adapter's, from the safetensors of `folder`, which
 // must be those of the whole model `decoder` (on every rank, whatever part it
 // holds): see checkpoint/hugging_face.h. Padding is zeroed.
 void load_pretrained(

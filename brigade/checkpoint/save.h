@@ -39,7 +39,7 @@ struct SaveRanks {
   // manifest.writers - 1; rank 0 of the world need not be one of them.
   int writer = 0;
   StorePtr store;        // null for a world of one
-  std::string save_key;  // one per save, alike on all ranks
+  std::string save_key;  // one per save, the same on all ranks
   // Another thread sets it to give up waiting for other ranks.
   const std::atomic<bool>* cancelled = nullptr;
 };

@@ -21,14 +21,14 @@ using ReadValues = std::function<std::vector<float>(const std::string& name)>;
 // Those of a contiguous float32 tensor on the CPU.
 std::vector<float> values_in(const torch::Tensor& tensor);
 
-// Of a checkpoint, which must outlive it. The function throws DataError for a
-// tensor that is missing or of another shape.
+// The weights of a checkpoint, which must outlive the result. The function
+// throws DataError for a tensor that is missing or of another shape.
 ReadValues values_of_checkpoint(
     const Checkpoint& checkpoint,
     const DecoderConfig& config);
 
-// Of a Hugging Face folder. Reads a layer at a time; the function throws what
-// load_weights() throws.
+// The weights of a Hugging Face folder. Reads a layer at a time; the function
+// throws what load_weights() throws.
 ReadValues values_of_folder(
     const std::filesystem::path& folder,
     const DecoderConfig& config);

@@ -36,8 +36,8 @@ std::string find_reason_to_reject(
     const HashProgress& on_progress = {});
 
 // The same, collective over `world`: each rank verifies its share of the files,
-// which all ranks must see alike, and all return the same text. `on_progress`
-// is of this rank's share.
+// which must be the same on all ranks, and all return the same text.
+// `on_progress` is of this rank's share.
 std::string find_reason_to_reject(
     const std::filesystem::path& directory,
     VerifyLevel level,

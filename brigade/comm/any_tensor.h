@@ -1,5 +1,5 @@
 // What comm/ does with tensors besides moving their bytes: it adds and copies.
-// For the files of comm/ only.
+// Private to comm/.
 #pragma once
 
 #include <ATen/record_function.h>

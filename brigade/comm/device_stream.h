@@ -39,8 +39,8 @@ class StreamMark {
   // Blocks until it was reached.
   void wait_on_host() const;
   bool is_reached() const;
-  // For a timed mark: steady-clock nanoseconds at which it was reached, by the
-  // device's own clock; 0 while it is not. Without streams: when it was made.
+  // When a timed mark was reached, in steady-clock nanoseconds by the device's
+  // own clock; 0 while it is not. Without streams: when it was made.
   int64_t reached_ns() const;
 
  private:

@@ -55,11 +55,11 @@ class ProcessMesh {
   int replica_group() const;  // this rank's, from 0
   // The part of dp_cp() that is in this rank's group; dp_cp() until divided.
   const CommunicatorPtr& replicas() const { return replicas_; }
-  // Of each group the first rank that holds what this one does, in the order of
-  // the groups; a group of one on ranks that are no such first. With divided
-  // experts the first dims().ep replicas of a group are, each of its experts,
-  // and the very first of all else. Not shared with other axes, because long
-  // transfers run on it.
+  // The first rank of each replica group that holds what this one does, in the
+  // order of the groups; a group of one on ranks that are no such first. With
+  // divided experts the first dims().ep replicas of a group are, each of its
+  // experts, and the very first of all else. Not shared with other axes,
+  // because long transfers run on it.
   const CommunicatorPtr& between_groups() const { return between_groups_; }
   // The shards of one replica of the model: the ranks of pp x tp.
   const CommunicatorPtr& model() const { return model_; }
@@ -118,8 +118,8 @@ class ProcessMesh {
   BackendOptions backend_;
   // What there is, so that the same members are connected once.
   mutable std::map<std::vector<int>, CommunicatorPtr> by_members_;
-  // Groups that go along axes alone, and what split() connects of their members:
-  // rows of unlike splits are not exchanged along axes.
+  // Groups that go along axes alone, and what split() connects of their
+  // members: rows of unlike splits are not exchanged along axes.
   std::set<std::vector<int>> grids_;
   mutable std::map<std::vector<int>, CommunicatorPtr> connected_;
   mutable std::vector<CommunicatorPtr> apart_;  // of split_apart()

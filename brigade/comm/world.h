@@ -81,8 +81,8 @@ std::unique_ptr<ProcessMesh> open_mesh(
     const CommunicatorOptions& options,
     const MeshStart& start = {});
 
-// For a rank that fails before open_mesh(), while others wait there: they end
-// with this cause. Does nothing for ranks of our own supervisor, which ends
+// Called by a rank that fails before open_mesh(), while others wait there: they
+// end with this cause. Does nothing for ranks of our own supervisor, which ends
 // them. Does not throw.
 void announce_failed_start(
     const LaunchEnvironment& environment,

@@ -29,7 +29,7 @@ class GroupKeys {
   GroupKeys(std::vector<ConfigKey>& keys, std::string group, Of of)
       : keys_(keys), group_(std::move(group)), of_(of) {}
 
-  // `resume` has no default: whoever adds a key says what its change means.
+  // `resume` has no default: a new key must say what its change means.
   template <class Value>
   ConfigKey& key(
       std::string name,

@@ -6,8 +6,8 @@
 //      `training`, in distributed_keys.cpp and training_keys.cpp): name,
 //      member, range, what another value means for a run that is continued,
 //      help. If the default depends on other values, say how in .default_note;
-//      if it means something beside some choices of another key alone, say so in
-//      .only_with;
+//      if it means something beside some choices of another key alone, say so
+//      in .only_with;
 //   3. `make config-docs`, which writes docs/config.md.
 // Everything else reads this table: parsing and its messages, command-line
 // overrides, --print-config, the hash, the saved config, the rules of resuming,
@@ -222,7 +222,7 @@ void add_documents(std::vector<ConfigKey>& keys) {
       .default_note = "none";
 }
 
-// Of text that is tokenized while training.
+// The keys of text that is tokenized while training.
 void add_text(std::vector<ConfigKey>& keys) {
   using G = DatasetConfig;
   const GroupKeys group(

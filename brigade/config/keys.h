@@ -33,8 +33,9 @@ struct ConfigKey {
   std::string default_note;
   // Why the key is accepted and means nothing here; "": it means something.
   std::string ignored_because;
-  // The key of the same group, and its values, beside which alone this one means
-  // something; empty: beside any. Elsewhere it keeps its default, or is refused.
+  // The key of the same group, and its values, beside which alone this one
+  // means something; empty: beside any. Elsewhere it keeps its default, or is
+  // refused.
   struct Condition {
     std::string name;
     std::vector<std::string> values;
@@ -53,7 +54,7 @@ struct ConfigKey {
   std::string pointer() const { return "/" + group + "/" + name; }
 };
 
-// In the order of the docs. Built once, never changed.
+// Every key, in the order of the docs. Built once, never changed.
 const std::vector<ConfigKey>& config_keys();
 
 // nullptr: no such key.

@@ -93,7 +93,8 @@ void check_run(const TrainConfig& config, Problems& problems) {
         distributed.pp_engine, pipeline_size(config), problems);
   validate_sequence_partition(
       training.seq_length, distributed.dims.cp, problems);
-  // Of a rank's micro-batch; the product of two large numbers is not formed.
+  // The tokens of a rank's micro-batch; the product of two large numbers is not
+  // formed.
   const int64_t tokens = training.seq_length / distributed.dims.cp;
   const int64_t tp = distributed.dims.tp;
   if (distributed.sequence_parallel &&
@@ -406,7 +407,7 @@ std::vector<std::string> nearest_layouts(
       break;
     TrainConfig candidate = config;
     candidate.distributed.dims = dims;
-    // Stages of another number are cut by cost, and treated alike.
+    // Another number of stages is cut by cost, with one `recompute` for all.
     if (dims.pp != config.distributed.dims.pp)
       candidate.distributed.pp_layers.reset();
     const bool one_stage =

@@ -54,8 +54,8 @@ void parse_decoder_file(
       path.has_parent_path() ? path.parent_path() : fs::path(".");
 }
 
-// Of what `brigade prepare` wrote beside a dataset; std::nullopt: it wrote
-// none.
+// The vocabulary that `brigade prepare` wrote beside a dataset; std::nullopt:
+// it wrote none.
 std::optional<int64_t> vocabulary_of(const std::string& dataset) {
   fs::path prefix = dataset;
   if (prefix.extension() == ".bin" || prefix.extension() == ".idx")

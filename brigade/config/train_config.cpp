@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 using Problems = std::vector<std::string>;
 
-// Of text that no file and no folder can have as its name.
+// What is wrong with text that no file and no folder can have as its name.
 std::optional<std::string> find_text_problem(
     const ConfigKey& key,
     const json& value) {

@@ -52,7 +52,7 @@ struct DistributedConfig {
   GradSyncAlgorithm grad_sync = GradSyncAlgorithm::kBucketed;
   GradWire grad_wire = GradWire::kFp32;  // of gradients between ranks
   int powersgd_rank = 4;                 // columns that powersgd sends
-  // Of gradients between hosts: the ranks of a host share one sum.
+  // Whether gradients are summed within each host before they go between hosts.
   HierarchyChoice hierarchical_reduction = HierarchyChoice::kAuto;
   double bucket_cap_mb = 25;  // MiB of gradient per bucket
   BucketOrder bucket_order = BucketOrder::kReverse;
@@ -123,15 +123,15 @@ struct TrainingConfig {
   // Absent: kAfterLastStep, or as the run that is continued was saved.
   std::optional<LrEnd> lr_end;
   double grad_clip = 0;  // largest global norm; 0: no clipping
-  // Of a model with experts: what is added to the loss for uneven use of the
+  // Models with experts: what is added to the loss for uneven use of the
   // experts, and for large logits of the routers (docs/experts.md).
   double router_aux_loss = 0.01;
   BalanceOver router_aux_loss_over = BalanceOver::kSequence;
   double router_z_loss = 0;
-  // Of a model with experts: how many tokens of a sequence each takes in
-  // training, over that of even use; 0: all that choose it.
+  // Models with experts: how many tokens of a sequence each takes in training,
+  // over that of even use; 0: all that choose it.
   double expert_capacity_factor = 0;
-  // Of routers with a bias: by how much a step moves it.
+  // Routers with a bias: by how much a step moves it.
   double router_bias_rate = 1e-3;
   OnNonFinite on_non_finite = OnNonFinite::kStop;
   int64_t max_skipped_steps = 10;    // in a row, before the run stops after all
@@ -163,7 +163,8 @@ struct MixtureWeight {
 struct MixturePart {
   std::string name;
   double weight = 1;  // relative to the others
-  // In place of `weight`: by time, linear in between; empty: it never changes.
+  // Weights by time, in place of `weight`, linear in between; empty: it never
+  // changes.
   std::vector<MixtureWeight> weights = {};
   MixtureUnit unit = MixtureUnit::kSteps;  // of `weights`
   bool operator==(const MixturePart&) const = default;
@@ -316,11 +317,11 @@ last_step(const TrainConfig& config, int64_t steps = 0, int64_t tokens = 0);
 // secrets left out. For the run folder.
 nlohmann::json to_json(const TrainConfig& config);
 
-// What must be alike on all ranks: to_json() without what may differ between
+// What must be the same on all ranks: to_json() without what may differ between
 // ranks or restarts (environment.*).
 nlohmann::json config_facts(const TrainConfig& config);
-// Of config_facts(): stable over the order of keys and over what was written or
-// defaulted; ranks compare it at start. 16 hexadecimal digits.
+// The hash of config_facts(): stable over the order of keys and over what was
+// written or defaulted; ranks compare it at start. 16 hexadecimal digits.
 std::string config_hash(const TrainConfig& config);
 
 // What is possible but hardly meant: sequences longer than the model's

@@ -335,7 +335,7 @@ void add_training_optimizer(std::vector<ConfigKey>& keys) {
       "parameters that decay: all, or matrices (neither norms nor biases)");
 }
 
-// Of the schedules that are said in another way than by steps.
+// The keys of schedules that are said in another way than by steps.
 void add_lr_shapes(std::vector<ConfigKey>& keys) {
   using Lr = LrScheduleOptions;
   const auto lr = training_keys(keys, &TrainingConfig::lr);

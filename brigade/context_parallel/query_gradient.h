@@ -17,7 +17,8 @@ void clear_outside(const torch::Tensor& x, const TokenRange& range);
 
 class QueryGradient {
  public:
-  // Of q's shape, in `dtype`.
+  // `q` gives the sizes, except the number of tokens; `dtype` is that of the
+  // parts.
   QueryGradient(
       const RingCall& call,
       const torch::Tensor& q,

@@ -44,7 +44,7 @@ struct RingAttentionOptions {
   // tables are of this rank's T/R tokens, document starts in positions of the
   // whole sequence.
   ops::AttentionOptions attention;
-  // For traces and tests: called after the compute of each step, forward (0 to
+  // Called, for traces and tests, after the compute of each step, forward (0 to
   // R-1) and backward (R-1 to 0), by the thread that computes.
   std::function<void(int step)> on_step_computed;
 };

@@ -41,8 +41,8 @@ class RingCall {
   int last_step() const { return ring_->size() - 1; }
   const RingStep& step(int i) const { return steps_[static_cast<size_t>(i)]; }
 
-  // Of the block of step i: the keys, rotated, and the values of its owner's
-  // tokens that travel.
+  // The sizes of the block of step i: the keys, rotated, and the values of its
+  // owner's tokens that travel.
   std::vector<int64_t> block_sizes(const torch::Tensor& k, int i) const;
   // This rank's.
   RingBlock own_block(const torch::Tensor& k, const torch::Tensor& v) const;

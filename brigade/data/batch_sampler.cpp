@@ -63,8 +63,8 @@ uint64_t BatchSampler::window(uint64_t sample) const {
         mix_bits(mix_bits(seed) + block));
     return options_.windows.begin + first + order(position - first);
   }
-  // Built anew for each sample: 128 mixes against a window's hundreds of
-  // tokens, and nothing to keep in step between threads.
+  // Made for each sample: 128 mixes against a window's hundreds of tokens, and
+  // nothing to keep in step between threads.
   const Permutation order(windows_per_epoch(), seed);
   return options_.windows.begin + order(position);
 }

@@ -168,7 +168,7 @@ class GzipStream : public CompressedStream {
   bool between_members_ = false;
 };
 
-// In Brigade's words. std::bad_alloc where memory ran out.
+// What is wrong, in Brigade's words. std::bad_alloc where memory ran out.
 std::string_view describe_zstd_error(size_t result) {
   switch (ZSTD_getErrorCode(result)) {
     case ZSTD_error_memory_allocation:

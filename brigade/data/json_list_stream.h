@@ -26,8 +26,8 @@ class JsonListStream : public ByteStream {
   // for a comma without an element.
   size_t read(char* out, size_t size) override;
   uint64_t file_position() const override { return stream_->file_position(); }
-  // Of a list whose [ was read: the lines that come out before its first
-  // element's.
+  // The lines that come out before the first element of a list whose [ was
+  // read; std::nullopt: there is no list, or none yet.
   std::optional<uint64_t> lines_before() const {
     const bool is_list = place_ != Place::kFront && place_ != Place::kPlain;
     return is_list ? std::optional(lines_before_) : std::nullopt;

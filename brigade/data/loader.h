@@ -6,8 +6,8 @@
 //     Batch batch = loader.next();
 //   }
 //
-// next() and seek_sample() are called from one thread, the trainer's. The order of
-// the batches is that of sample_index(): micro-batch after micro-batch, step
+// next() and seek_sample() are called from one thread, the trainer's. The order
+// of the batches is that of sample_index(): micro-batch after micro-batch, step
 // after step, without end.
 #pragma once
 

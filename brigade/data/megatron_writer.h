@@ -30,7 +30,7 @@ void append_tokens(
 // A file without a name: gone as soon as it is closed, whatever happens.
 class SpoolFile {
  public:
-  // In the folder. Throws StorageError, as all members do.
+  // Makes the file in the folder. Throws StorageError, as all members do.
   explicit SpoolFile(const std::filesystem::path& folder);
   ~SpoolFile();
   SpoolFile(const SpoolFile&) = delete;
@@ -65,7 +65,7 @@ class MegatronWriter {
 
   uint64_t num_tokens() const { return num_tokens_; }
   uint64_t num_documents() const { return num_documents_; }
-  // Of the current document.
+  // Tokens of the current document.
   uint64_t open_tokens() const { return document_tokens_; }
 
   // Precondition: no document is open.

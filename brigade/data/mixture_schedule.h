@@ -31,7 +31,8 @@ using WeightTable = std::vector<WeightPoint>;
 double weight_at(const WeightTable& table, uint64_t sample);
 
 // The shares are those of every kShareSamples-th sample and of the tables' own
-// points, and hold until the next of them. Memory: 16 bytes per source and kChunkSamples of the run so far.
+// points, and hold until the next of them. Memory: 16 bytes per source and
+// kChunkSamples of the run so far.
 class MixtureSchedule {
  public:
   static constexpr uint64_t kShareSamples = 64;
@@ -48,7 +49,7 @@ class MixtureSchedule {
   std::vector<uint64_t> counts(uint64_t samples) const;
 
  private:
-  // In front of a sample.
+  // How the sources stand before a sample.
   struct State {
     std::vector<int64_t> credits;  // by which each is behind, in 1 / kPeriod
     std::vector<uint64_t> counts;

@@ -62,7 +62,7 @@ class PackedDocuments : public SampleSource {
   uint64_t samples_per_epoch() const override { return counts_.sequences; }
   void read(uint64_t sample, Window& window) const override;
 
-  // Of these documents.
+  // What became of these documents.
   const PackingCounts& counts() const { return counts_; }
 
  private:

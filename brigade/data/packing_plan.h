@@ -21,7 +21,7 @@ struct PackingPlan {
 
   // As few as best fit needs.
   uint64_t num_sequences() const { return begins.size() - 1; }
-  // Of one sequence, the longest first. Precondition: sequence <
+  // The pieces of one sequence, the longest first. Precondition: sequence <
   // num_sequences().
   std::span<const uint64_t> pieces_of(uint64_t sequence) const {
     return std::span(pieces).subspan(

@@ -16,8 +16,8 @@ namespace brigade {
 // Documents 2 p and 2 p + 1 of a dataset are the answers of pair p.
 struct PairDataset {
   std::shared_ptr<const TokenDataset> dataset;
-  // Of each document's counting tokens, the reference model's
-  // log-probability; empty: none is needed.
+  // The reference model's log-probability of each document's counting tokens;
+  // empty: none is needed.
   std::vector<double> reference;
 
   uint64_t num_pairs() const { return dataset->documents().size() / 2; }

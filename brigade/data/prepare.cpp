@@ -256,7 +256,7 @@ class Preparation {
     if (spec != "bytes") {
       tokenizer_folder_ =
           std::make_unique<TokenizerFolder>(options_.out_prefix);
-      // Of the file that was named, which its errors name.
+      // Loaded from the file that the user named, so that errors name it.
       if (!spec.empty()) {
         tokenizer_ = load_tokenizer(spec);
         tokenizer_folder_->copy(spec);
@@ -347,7 +347,8 @@ class Preparation {
     };
     begin_stage(PrepareProgress::Stage::kReadForTokenizer);
     TextReader reader(files_, options_.text);
-    // Of more text than the trainer takes, every n-th block, from all over.
+    // Where there is more text than the trainer takes, it reads every n-th
+    // block, from all over.
     const uint64_t stride =
         1 + progress_.total_bytes / static_cast<uint64_t>(training.max_bytes);
     std::function<void(const DataError&)> skip;
@@ -377,7 +378,7 @@ class Preparation {
         },
         model,
         training);
-    // For the faster engine, and for programs that read nothing else.
+    // The faster engine reads it, and programs that read nothing else.
     if (const auto json = convert_sentencepiece(model))
       write_text_file(tokenizer_folder_->temporary() / "tokenizer.json", *json);
     begin_stage(PrepareProgress::Stage::kTokenize);
@@ -532,7 +533,7 @@ class Preparation {
   std::optional<int32_t> bos_id_;
   std::optional<int32_t> eos_id_;
   DocumentEnds ends_;
-  // Of conversations:
+  // Where the input is conversations:
   std::optional<ChatTemplate> chat_template_;
   std::unique_ptr<ChatEncoder> encoder_;
   LossMaskWriter mask_;

@@ -51,7 +51,8 @@ struct PrepareOptions {
   enum class Existing { kRefuse, kOverwrite };
   Existing existing = Existing::kRefuse;
 
-  // Of the files; absent: by their extension, or else by their content.
+  // The format of the files; absent: by their extension, or else by their
+  // content.
   std::optional<TextFormat> format;
   TextOptions text;
   BadLines bad_lines = BadLines::kRefuse;
@@ -73,7 +74,7 @@ struct PrepareResult {
   uint64_t text_bytes = 0;
   uint64_t empty_documents = 0;  // left out, as Megatron does
   uint64_t bad_lines = 0;        // left out with BadLines::kSkip
-  // Of the first of them, where it is and what is wrong with it.
+  // Where the first of them are and what is wrong with each.
   std::vector<std::string> first_bad_lines;
   SkippedFiles skipped;  // of the folders among the inputs
   std::optional<ChatCounts> chat;

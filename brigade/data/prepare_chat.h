@@ -31,7 +31,7 @@ inline constexpr auto kChoices<TooLong> = std::array{
 struct PrepareChatOptions {
   std::optional<ConversationForm> form;  // absent: as each line shows
   std::optional<LossOn> loss;            // absent: by the form
-  // In place of the tokenizer's template; empty: that one, or the one of its
+  // A template in place of the tokenizer's; empty: that one, or the one of its
   // several that has template_name.
   std::filesystem::path template_file;
   std::string template_name;

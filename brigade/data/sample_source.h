@@ -43,7 +43,7 @@ struct Window {
   std::optional<double> reference = std::nullopt;
   // Where the targets are in a dataset, of sources that a TaughtSource reads.
   std::vector<TargetRun> runs = {};
-  // Of the targets, from a TaughtSource; else empty.
+  // What a teacher says of the targets, from a TaughtSource; else empty.
   TeacherTokens teacher = {};
 };
 

@@ -42,7 +42,7 @@ class TaughtSource : public SampleSource {
       dataset_->read(run.first_token, tokens);
       teacher_->read(run.first_token, tokens, teacher);
     }
-    // Of padding, which does not count, zeros.
+    // Padding, which does not count, has zeros.
     teacher.ids.resize(window.targets.size() * k, 0);
     teacher.log_probs.resize(window.targets.size() * k, 0);
   }

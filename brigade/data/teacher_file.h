@@ -59,10 +59,10 @@ struct TeacherSummary {
   uint64_t predicted = 0;  // of these those of tokens that something predicts
   double probability = 0;  // that their k tokens have together: the mean
 };
-// Of the first `most` records. Throws DataError, naming file and offset, for one
-// that no teacher wrote: without the tokens of the dataset checksums mean
-// nothing, but ids are of the vocabulary, and log-probabilities are finite and
-// do not rise.
+// Summarizes the first `most` records. Throws DataError, naming file and
+// offset, for one that no teacher wrote: without the tokens of the dataset
+// checksums mean nothing, but ids are of the vocabulary, and log-probabilities
+// are finite and do not rise.
 TeacherSummary summarize_teacher(
     const std::string& file,
     std::span<const std::byte> bytes,
@@ -86,8 +86,8 @@ class TeacherFile {
   // header says; "": not.
   std::string unlike(const TokenDataset& dataset) const;
   // Adds the records of `tokens`, which begin with number `first` of the
-  // dataset, to the end of `into`. Throws DataError, naming file and offset, for
-  // a record that is damaged or was made for another token.
+  // dataset, to the end of `into`. Throws DataError, naming file and offset,
+  // for a record that is damaged or was made for another token.
   void read(
       uint64_t first,
       std::span<const int64_t> tokens,
@@ -107,7 +107,7 @@ class TeacherFileWriter {
       const TokenDataset& dataset,
       const TeacherFileInfo& info);
 
-  // Of a token that nothing predicts.
+  // Adds the record of a token that nothing predicts.
   void append_nothing();
   // Throws NumericError for log-probabilities that are not finite.
   void append(const TeacherTokens& of_tokens);

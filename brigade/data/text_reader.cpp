@@ -21,7 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr uint64_t kMaxLineBytes = 32 * MiB;
-// Of an added token, with the white space that it takes along.
+// The most bytes of an added token, with the white space that it takes along.
 constexpr uint64_t kMaxTokenBytes = 4096;
 
 // Whether a [ is the first of its characters, but for white space and a byte
@@ -255,7 +255,7 @@ void TextReader::fill(uint64_t size_bytes) {
   at_end_ = buffer_.size() < size_bytes;
 }
 
-// Of the buffer, which holds the file's beginning.
+// The format that the buffer shows, which holds the file's beginning.
 TextFormat TextReader::format_by_content() const {
   const std::string path = input_name(files_[next_file_ - 1].path);
   const size_t zero = buffer_.find('\0');

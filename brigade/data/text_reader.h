@@ -82,7 +82,8 @@ struct TextBlock {
   TextFormat format = TextFormat::kPlain;
   uint64_t offset = 0;  // of the text in the decompressed file
   uint64_t line = 1;    // in which the text begins, counted from 1
-  // Of a JSON list, whose elements are lines: those before its first element.
+  // The lines before the first element of a JSON list, whose elements are
+  // lines.
   std::optional<uint64_t> lines_before_list = {};
   bool continues = false;     // the document began in an earlier block
   bool ends_document = true;  // the last document ends with the block

@@ -276,7 +276,7 @@ bool TextTokens::look(uint64_t num_tokens) {
         std::make_shared<const TokenDataset>(TokenDataset::open_growing(
             growing, folder_ / kGrowingEnds, type_, options));
   } catch (const DataError&) {
-    // They were completed, or begun anew, in between.
+    // They were completed, or begun again, in between.
     if (fs::exists(growing) && fs::exists(folder_ / kGrowingEnds))
       throw;
   }

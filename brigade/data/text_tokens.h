@@ -5,8 +5,9 @@
 // others, and appends what it has to files of the folder; all its ranks read
 // them there. Complete files stay, so that later runs of the same text begin at
 // once, until none has begun for a while (text_cache.h); a process that ends
-// before leaves its work to another, which starts over. The tokens are those of the files in the order of their paths, so the
-// same whoever made them.
+// before leaves its work to another, which starts over. The tokens are those of
+// the files in the order of their paths, so the same whichever process made
+// them.
 //   FOLDER/KEY/tokens.ds, tokens.ds.index     complete: nanotron's format
 //   FOLDER/KEY/growing, growing.index         under construction
 //   FOLDER/KEY/lock                           of the process that tokenizes

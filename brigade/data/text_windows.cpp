@@ -21,8 +21,7 @@ void TextWindowSource::read(uint64_t sample, Window& window) const {
     windows =
         count_windows(snapshot.dataset->num_tokens(), options_.seq_length);
   }
-  // Of an epoch that goes on, the windows of whole blocks are where they will
-  // be.
+  // Before the text ends, the windows of whole blocks are where they will be.
   const WindowSource source(
       snapshot.dataset,
       options_.seq_length,

@@ -148,7 +148,7 @@ TokenDataset TokenDataset::open_growing(
     const fs::path& ends,
     TokenType type,
     const TokenDatasetOptions& options) {
-  // In this order: whatever tokens are seen, their ends are there.
+  // Tokens are mapped first: whatever tokens are seen, their ends are there.
   File token_file = map_file(tokens);
   File end_file = map_file(ends);
   const uint64_t num_tokens = token_file->bytes().size() / token_bytes(type);

@@ -67,9 +67,9 @@ class TokenDataset {
   // do not count. Precondition: the range lies within num_tokens().
   void drop_uncounted(uint64_t begin, std::span<int64_t> targets) const;
 
-  // Of the ids of tokens [begin, begin + count), inside the vocabulary or not;
-  // ids of 2^63 and more count as negative. Precondition: count > 0, and the
-  // range lies within num_tokens().
+  // The range of the ids of tokens [begin, begin + count), inside the
+  // vocabulary or not; ids of 2^63 and more count as negative. Precondition:
+  // count > 0, and the range lies within num_tokens().
   TokenIdRange range_of(uint64_t begin, uint64_t count) const;
 
   // Throws DataError when the dataset is empty or holds no window of

@@ -26,7 +26,7 @@ struct TokenScanOptions {
   std::function<void(const TokenScanProgress&)> on_progress;
 };
 
-// Of all tokens; {0, -1} of an empty dataset.
+// The range of the ids of all tokens; {0, -1} of an empty dataset.
 TokenIdRange find_token_range(
     const TokenDataset& dataset,
     const TokenScanOptions& options = {});

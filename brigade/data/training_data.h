@@ -22,7 +22,8 @@ namespace brigade {
 struct TrainingDataPart {
   std::string path;
   double weight = 1;  // relative to the other parts
-  // In place of `weight`, by samples of the run; empty: it never changes.
+  // Weights by samples of the run, in place of `weight`; empty: it never
+  // changes.
   WeightTable weights = {};
   // Text that is tokenized here, in place of a dataset; `path` then names it.
   std::optional<TextInput> text = {};
@@ -47,7 +48,7 @@ struct TrainingDataOptions {
   LongDocuments long_documents = LongDocuments::kRefuse;  // of packing
   // What a teacher says of the one dataset (data/teacher_file.h); empty: none.
   std::string teacher;
-  // Of each part's windows, or documents with packing; 0: none.
+  // The share of each part's windows, or documents with packing; 0: none.
   double held_out_fraction = 0;
   // What the config says made the datasets; empty: nothing.
   std::string tokenizer;
@@ -64,18 +65,19 @@ struct TrainingDataOptions {
 struct TrainingPart {
   std::string path;
   uint64_t training_windows = 0;  // an epoch of it
-  // Of its held-out windows alone, in order; null: none.
+  // Its held-out windows alone, in order; null: none.
   std::shared_ptr<const SampleSource> held_out;
 };
 
-// Of text that is tokenized while training goes on, the numbers are 0.
+// What training reads. While text is tokenized during training, the numbers of
+// tokens and windows are 0.
 struct TrainingData {
   std::shared_ptr<const SampleSource> training;
-  // In order, without a shuffle, of several parts in the proportions of their
-  // largest weights; null when held_out_fraction is 0.
+  // The held-out windows in order, without a shuffle; of several parts in the
+  // proportions of their largest weights. Null when held_out_fraction is 0.
   std::shared_ptr<const SampleSource> held_out;
   uint64_t num_tokens = 0;  // of all parts
-  // Of those what counts in the loss, where a part has a mask.
+  // Those tokens that count in the loss, where a part has a mask.
   std::optional<uint64_t> counting_tokens;
   uint64_t training_windows = 0;  // of all parts
   uint64_t held_out_windows = 0;
@@ -88,7 +90,7 @@ struct TrainingData {
   std::optional<PackingCounts> packing;
 };
 
-// Of pairs, windows are their answers, two for each pair; the held-out pairs
+// With pairs, windows are their answers, two for each pair; the held-out pairs
 // are the last ones.
 //
 // A single text without held-out part and document epochs, in order or shuffled

@@ -1,5 +1,5 @@
-// How quick a machine is at what layouts differ in: messages of a group of ranks,
-// and the products of experts.
+// How quick a machine is at what layouts differ in: messages of a group of
+// ranks, and the products of experts.
 #pragma once
 
 #include <torch/types.h>
@@ -20,9 +20,9 @@ struct GroupRate {
 // group's device.
 GroupRate measure_group(Communicator& group, int64_t bytes);
 
-// Of experts, each of which gets few tokens: floating-point operations per second
-// of the forward of 16 matrices, 1024 x 1024, one after the other with `rows`
-// tokens each. The best of several runs, as peak_flops().
+// Floating-point operations per second of experts, each of which gets few
+// tokens: the forward of 16 matrices, 1024 x 1024, one after the other with
+// `rows` tokens each. The best of several runs, as peak_flops().
 double expert_flops(const torch::TensorOptions& options, int64_t rows);
 
 }  // namespace brigade

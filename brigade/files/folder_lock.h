@@ -3,8 +3,8 @@
 // The kernel's lock on that file decides between the processes of a host, and
 // is released when its holder ends, however it ends. Between hosts it decides
 // where the file system passes locks on. Where it does not, the holder's
-// heartbeat does: it is written every kHeartbeat, and one that has stood still
-// for kStale is that of a dead holder. No clocks are compared.
+// heartbeat does: it is written every `heartbeat`, and one that has stood still
+// for `stale` is that of a dead holder. No clocks are compared.
 #pragma once
 
 #include <chrono>

@@ -1,8 +1,8 @@
 // Communicator over c10d's process groups: Gloo on the CPU.
 //
 // What Gloo lacks in libtorch 1.13, or does through copies, is composed of
-// messages (comm/sums/composed_communicator.h), at the same number of bytes. bf16
-// is summed in float32 and rounded once. Broadcasts move it as bytes.
+// messages (comm/sums/composed_communicator.h), at the same number of bytes.
+// bf16 is summed in float32 and rounded once. Broadcasts move it as bytes.
 //
 // A lost peer is noticed at once, unless one of its messages was half read or
 // written: that one ends with the timeout.

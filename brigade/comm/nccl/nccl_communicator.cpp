@@ -130,7 +130,7 @@ class NcclCommunicator : public Communicator {
 
   bool is_ordered() const override { return true; }
 
-  // In the same order everywhere: pair by pair, by the lower rank.
+  // Pairs connect in the same order everywhere: by the lower rank.
   void connect_ring() override {
     if (size() < 2)
       return;

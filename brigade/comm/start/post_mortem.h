@@ -77,10 +77,10 @@ class GroupFailures {
     return post_mortem_;
   }
 
-  // For an error by which a peer is missed: closes the group's connections and
+  // Closes the group's connections, where a peer is missed by this error, and
   // reports which ranks the operation misses, so that the others learn of it
-  // before this rank's next wait(). Does nothing for another one, which is this
-  // rank's own.
+  // before this rank's next wait(). Does nothing for another error, which is
+  // this rank's own.
   void report(const std::string& operation, const std::exception& error) const;
 
   // Reports, and throws CommError (for another error Error): the operation, the
