@@ -43,8 +43,8 @@ struct Continuations {
 struct ScoredWindow {
   std::vector<int64_t> tokens;
   int64_t predicted = 0;
-  // In place of `predicted`: of each token but the last, what follows it, or
-  // kNoTarget where that is not scored.
+  // What follows each token but the last, in place of `predicted`; kNoTarget
+  // where that is not scored.
   std::vector<int64_t> targets = {};
 };
 
@@ -90,9 +90,9 @@ class Scorer {
       const LossWindows& windows,
       const std::function<void(int64_t)>& progress);
 
-  // In the order of the requests. Of each choice with its context the model
-  // sees the last `most_tokens` tokens before the choice's last one, and no
-  // choice has more tokens than that.
+  // The scores in the order of the requests. The model sees, of each choice
+  // with its context, the last `most_tokens` tokens before the choice's last
+  // one, and no choice has more tokens than that.
   std::vector<std::vector<ContinuationScore>> score(
       const std::vector<Continuations>& requests,
       int64_t most_tokens,

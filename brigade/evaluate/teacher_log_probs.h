@@ -18,7 +18,7 @@ struct TeacherLogProbsOptions {
   int64_t rows = 1;       // windows or documents at a time
 };
 
-// Of rank 0; zeros elsewhere.
+// What rank 0 has written; zeros on other ranks.
 struct TeacherLogProbs {
   uint64_t tokens = 0;     // that something was expected in the place of
   double probability = 0;  // which the k tokens have together: the mean

@@ -36,8 +36,8 @@ struct ExpertExchange::Passage {
         group->all_to_all_single(to, from, splits), /*sent=*/from};
   }
 
-  // Of `tokens`, [R, C]: what each part's experts will have. The part whose
-  // values are waited for first goes first.
+  // Sends `tokens`, [R, C]; returns what each part's experts will have. The
+  // part whose values are waited for first goes first.
   variable_list launch_all(const Tensor& tokens, bool last_part_first) {
     const Tensor rows = tokens.contiguous();
     variable_list result(routes->size());

@@ -58,7 +58,7 @@ class ExpertExchange {
   struct Passage;
   struct UnderWay {
     std::shared_ptr<Passage> passage;
-    // Of each part; their values are not there yet.
+    // One tensor per part; their values are not there yet.
     std::vector<torch::Tensor> parts;
   };
 

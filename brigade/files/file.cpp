@@ -24,7 +24,7 @@ namespace brigade {
 namespace {
 
 constexpr uint64_t kPieceBytes = 4 * MiB;
-// Of a file that is hashed: hashing may fall behind by so many.
+// Pieces by which hashing may fall behind, in a file that is hashed.
 constexpr size_t kPiecesInFlight = 4;
 // What direct writes ask of memory, sizes and positions, or less.
 constexpr size_t kDirectAlignment = 4096;

@@ -18,7 +18,7 @@ namespace brigade {
 
 struct FolderLockOptions {
   std::chrono::milliseconds heartbeat{5000};
-  // Of another host: how long its heartbeat must stand still before its lock
+  // How long the heartbeat of another host must stand still before its lock
   // counts as left behind.
   std::chrono::milliseconds stale{20000};
   std::string host;  // empty: this machine's name

@@ -23,8 +23,9 @@ namespace fs = std::filesystem;
       "[file] cannot {} '{}': {}", what, path.string(), std::strerror(errno)));
 }
 
-// Of /dev/stdout, /dev/fd/3 and the like; -1 for other paths. Opened by name, a
-// file to which standard output goes would be written from its beginning.
+// The descriptor of /dev/stdout, /dev/fd/3 and the like; -1 for other paths.
+// Opened by name, a file to which standard output goes would be written from
+// its beginning.
 int named_descriptor(const fs::path& path) {
   const std::string text = path.string();
   if (text == "/dev/stdout")

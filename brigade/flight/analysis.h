@@ -29,7 +29,7 @@ struct FlightAnalysis {
 // Recordings of one failure, one per rank at most, in any order.
 FlightAnalysis analyze_flights(const std::vector<FlightRecording>& recordings);
 
-// For people: a line per rank, the findings, the suspects.
+// A text for people: a line per rank, the findings, the suspects.
 std::string describe(
     const FlightAnalysis& analysis,
     const std::vector<FlightRecording>& recordings);

@@ -24,8 +24,8 @@ struct FlightOperation {
   std::string kind;  // "all_reduce", "send", ...
   std::string dtype;
   int64_t numel = 0;
-  // Of collectives: counted per group, so equal on all members. Of messages:
-  // counted per group, peer and direction, so equal on both ends.
+  // Collectives are counted per group, so equal on all members; messages per
+  // group, peer and direction, so equal on both ends.
   int64_t sequence_number = 0;
   int peer = -1;  // global rank of a message's other end, or of the root; -1
   int64_t step = 0;
@@ -42,7 +42,7 @@ struct FlightOperation {
 struct FlightGroup {
   std::string name;          // "dp", "tp", "world"
   std::vector<int> members;  // global ranks, in the group's order
-  // Of each member: "rank 3 (dp 1)". Empty: "rank 3".
+  // Each member by its place: "rank 3 (dp 1)". Empty: "rank 3".
   std::vector<std::string> member_names;
   bool operator==(const FlightGroup&) const = default;
 };

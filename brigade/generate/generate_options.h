@@ -21,7 +21,7 @@ struct GenerateOptions {
   int64_t batch = 16;  // prompts at a time
 };
 
-// Of the draws for one prompt; of the first, the seed itself.
+// The seed of the draws for one prompt; for the first, the seed itself.
 inline uint64_t prompt_seed(uint64_t seed, uint64_t prompt) {
   return seed + prompt * 0x9e3779b97f4a7c15;
 }

@@ -64,7 +64,7 @@ class StoredModel {
 
   std::filesystem::path directory_;
   std::optional<Checkpoint> checkpoint_;  // absent: a Hugging Face folder
-  // Of the base model's weights, where they are not in checkpoint_.
+  // The folder of the base model's weights, where they are not in checkpoint_.
   std::filesystem::path base_;
   std::optional<AdapterFolder> adapter_folder_;
   AdapterOptions adapter_;

@@ -33,7 +33,7 @@ const TypeRow& row_of(GgufType type) {
   BRIGADE_ASSERT(false, "GGUF type {}", static_cast<uint32_t>(type));
 }
 
-// Of the types that are not read, for messages.
+// The names of types that are not read, for messages.
 constexpr std::array kOtherTypes = {
     std::pair(2U, "Q4_0"),    std::pair(3U, "Q4_1"),
     std::pair(6U, "Q5_0"),    std::pair(7U, "Q5_1"),

@@ -2,7 +2,8 @@
 //
 //   "GGUF", u32 version, u64 tensors, u64 entries
 //   entries: key, u32 value type, value
-//   tensors: name, u32 dims, u64 sizes (the fastest first), u32 type, u64 offset
+//   tensors: name, u32 dims, u64 sizes (the fastest first), u32 type,
+//            u64 offset
 //   padding to the alignment; the data, each tensor padded to the alignment
 //
 // All little-endian; a string is its length (u64) and its bytes.
@@ -21,7 +22,7 @@ inline constexpr std::string_view kGgufMagic = "GGUF";
 inline constexpr uint32_t kGgufVersion = 3;
 inline constexpr uint64_t kGgufAlignment = 32;
 inline constexpr const char* kGgufAlignmentKey = "general.alignment";
-// Of a name, its terminating zero in ggml included.
+// The bytes of a name, its terminating zero in ggml included.
 inline constexpr size_t kGgufMaxNameBytes = 64;
 inline constexpr uint32_t kGgufMaxDims = 4;
 

@@ -139,7 +139,8 @@ class Import {
     }
   }
 
-  // Of a layer behind the last: GLM-4-MoE's, which predict further tokens.
+  // Whether it belongs to a layer behind the last: GLM-4-MoE's, which predict
+  // further tokens.
   bool is_of_further_tokens(std::string_view tensor) const {
     constexpr std::string_view kLayer = "blk.";
     int64_t layer = -1;

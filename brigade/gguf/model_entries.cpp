@@ -12,7 +12,7 @@
 namespace brigade {
 namespace {
 
-// Of every so many layers the last one sees all; 1: all do, 0: none does.
+// The last of every so many layers sees all; 1: all do, 0: none does.
 // std::nullopt for another order.
 std::optional<uint32_t> sliding_period(const DecoderConfig& config) {
   const auto layers = static_cast<uint32_t>(config.layer_types.size());
@@ -75,7 +75,8 @@ void add_gemma_reasons(
         "own");
 }
 
-// Of DeepSeek-V3's router entries say what the graphs of others fix.
+// Entries say of DeepSeek-V3's router what the graphs of other architectures
+// fix.
 void add_deepseek_reasons(
     const DecoderConfig& config,
     std::vector<std::string>& reasons) {

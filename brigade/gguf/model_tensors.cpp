@@ -14,7 +14,7 @@ namespace {
 
 using NamePair = std::pair<std::string_view, std::string_view>;
 
-// Of modules, without ".weight" and ".bias".
+// The names of modules, without ".weight" and ".bias".
 constexpr std::array kModules = {
     NamePair("self_attn.q_proj", "attn_q"),
     NamePair("self_attn.k_proj", "attn_k"),
@@ -39,7 +39,7 @@ constexpr std::array kModules = {
     NamePair("post_feedforward_layernorm", "post_ffw_norm"),
 };
 
-// Of an expert's linears.
+// The names of an expert's linears.
 constexpr std::array kExpertLinears = {
     NamePair("gate_proj", "ffn_gate_exps"),
     NamePair("up_proj", "ffn_up_exps"),
@@ -67,7 +67,8 @@ std::string_view module_in_gguf(
     const DecoderConfig& config) {
   if (row.expert != kNoExpert)
     return other_name(kExpertLinears, module.substr(module.rfind('.') + 1));
-  // Of Gemma it is not the norm before the MLP; GLM's has the name all the same.
+  // In Gemma it is not the norm before the MLP; GLM's has the name all the
+  // same.
   if (module == "post_attention_layernorm") {
     return is_gemma(config) || config.architecture == Architecture::kGlm4Moe
                ? "post_attention_norm"

@@ -20,7 +20,7 @@ struct TensorForm {
   std::string name;
   // As PyTorch writes shapes.
   std::vector<uint64_t> shape = {};
-  // Of an expert: which of the stacked matrices it is.
+  // Which of the stacked matrices it is, for an expert's.
   std::optional<int64_t> expert = {};
   // Rows whose order differs: of each of so many heads, row 2i + j in GGUF is
   // row i + j * D / 2 here, because llama.cpp's llama rotates neighbouring
@@ -36,7 +36,8 @@ bool is_gemma(const DecoderConfig& config);
 // Precondition: the row is of a model of that config.
 TensorForm tensor_form(const ParameterRow& row, const DecoderConfig& config);
 
-// In place, between the parameter's values (row-major, whole) and GGUF's.
+// Change `values` in place, between the parameter's (row-major, whole) and
+// GGUF's.
 void to_gguf(
     const TensorForm& form,
     const std::vector<int64_t>& shape,

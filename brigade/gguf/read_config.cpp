@@ -57,7 +57,7 @@ class ConfigReader {
     const auto* value = file_.find_value<uint32_t>(prefix_ + key);
     return value ? std::optional<int64_t>(*value) : std::nullopt;
   }
-  // In the shortest decimal form: 1e-06, not 9.99999997e-07.
+  // The shortest decimal form: 1e-06, not 9.99999997e-07.
   std::optional<double> find_number(const std::string& key) const {
     const auto* value = file_.find_value<float>(prefix_ + key);
     return value ? std::optional(std::stod(fmt::format("{}", *value)))
@@ -209,7 +209,7 @@ class ConfigReader {
     }
   }
 
-  // Of the first layer; check() decides where the architecture does.
+  // Read from the first layer; check() decides where the architecture does.
   void read_biases() {
     config_.qkv_bias = holds("blk.0.attn_q.bias");
     config_.o_bias = holds("blk.0.attn_output.bias");

@@ -16,8 +16,8 @@ namespace brigade {
 struct GgufModel {
   DecoderConfig config;
   std::string name;  // general.name
-  // Of the matrices. Norms, biases, routers and rope_freqs are float32 in any
-  // case.
+  // The type of the matrices. Norms, biases, routers and rope_freqs are float32
+  // in any case.
   GgufType type = GgufType::kF32;
   TokenizerEntries tokenizer;
   // All values of the parameter of that name, row-major. Called once for each,

@@ -29,7 +29,7 @@ struct HttpRequest {
 struct HttpResponse {
   int status = 0;
   std::map<std::string, std::string> headers;  // names in lower case
-  // Of statuses other than 200 and 206: the start of the body.
+  // The start of the body, where the status is another than 200 and 206.
   std::string error_body;
   // Empty unless the transfer broke: what libcurl says. `status` is then what
   // had come by then, or 0.

@@ -10,7 +10,7 @@
 
 namespace brigade {
 
-// Of one job. Texts that are empty are left to the cluster's defaults.
+// One job. Texts that are empty are left to the cluster's defaults.
 struct SlurmJob {
   std::string name;
   std::filesystem::path folder;   // absolute: script, config, output, status

@@ -40,12 +40,12 @@ struct JobStatus {
   std::string cause;
 };
 
-// Of the job in `folder`, which brigade submit made; one per task of an array
-// that has started. Throws DataError for a status file that is none.
+// The status of the job in `folder`, which brigade submit made; one per task of
+// an array that has started. Throws DataError for a status file that is none.
 std::vector<JobStatus> read_job(const std::filesystem::path& folder);
 
-// Of all jobs in `folder`, by name; or of the job that it is itself. Throws
-// ConfigError when it is neither.
+// The same for all jobs in `folder`, by name; or for the job that it is itself.
+// Throws ConfigError when it is neither.
 std::vector<JobStatus> read_jobs(const std::filesystem::path& folder);
 
 // Slurm's number of the job that was submitted last; empty: none was.

@@ -22,7 +22,7 @@ bool is_code_unit(std::string_view text, size_t at) {
   return true;
 }
 
-// Of "\uXXXX" at `position`, which holds four checked digits.
+// The code unit of "\uXXXX" at `position`, which holds four checked digits.
 unsigned code_unit(std::string_view text, size_t position) {
   return static_cast<unsigned>(
       std::stoul(std::string(text.substr(position + 2, 4)), nullptr, 16));

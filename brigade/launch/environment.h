@@ -67,7 +67,7 @@ using GetEnv = std::function<std::optional<std::string>(std::string_view name)>;
 
 // Throws ConfigError naming the variables and their values where they
 // contradict one another or one is missing (MASTER_ADDR on several machines).
-// For a file store below the temporary folder, makes the private folder.
+// Makes the private folder of a file store below the temporary folder.
 LaunchEnvironment read_environment(const GetEnv& getenv);
 
 // The process's own environment.

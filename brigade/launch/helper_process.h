@@ -1,6 +1,7 @@
-// Another program that works for this one: what it writes to its standard output
-// is read over a pipe, which holds it back, and what it writes to its standard
-// error is kept. It has this program's environment and nothing to read.
+// Another program that works for this one: what it writes to its standard
+// output is read over a pipe, which holds it back, and what it writes to its
+// standard error is kept. It has this program's environment and nothing to
+// read.
 //
 // Signals that ask this program to end are not for the helper, which is in a
 // process group of its own: it ends when nobody reads the pipe any more.

@@ -112,7 +112,8 @@ void LineMerger::show_unfinished(Stream& stream) {
   if (stream.shown == stream.pending.size())
     return;
   stream.queue->push(std::string_view(stream.pending).substr(stream.shown));
-  // A progress bar returns to the line's start for ever: keep its last state.
+  // A progress bar returns to the line's start without end: keep its last
+  // state.
   const size_t last_return = stream.pending.rfind('\r');
   if (last_return != std::string::npos)
     stream.pending.erase(0, last_return);

@@ -33,7 +33,7 @@ class LineMerger {
   void finish(size_t stream);
 
   bool is_full() const;
-  // Of what is queued, where it goes.
+  // Where what is queued goes.
   std::vector<int> unwritten_descriptors() const;
   // The errno of the first failure to write to the descriptor; 0: none.
   int failure_of(int descriptor) const;

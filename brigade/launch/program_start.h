@@ -3,7 +3,7 @@
 
 namespace brigade {
 
-// For main(), while there is one thread:
+// Called by main(), while there is one thread:
 //   * where standard input, output or error is closed (`brigade train >&-`),
 //     /dev/null takes its place. Otherwise the next pipe or file that the
 //     program opens would get the number 1, and be closed or printed into.

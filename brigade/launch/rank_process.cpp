@@ -202,7 +202,7 @@ ProcessGuard::ProcessGuard(
     throw_errno("fork()");
   if (pid_ == 0)
     run_guard(alive.read_end.get(), plan);
-  // Both do it, so that the group exists whoever runs first.
+  // Both do it, so that the group exists whichever runs first.
   ::setpgid(pid_, pid_);
   alive_ = std::move(alive.write_end);
 }

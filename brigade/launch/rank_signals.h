@@ -45,10 +45,10 @@ struct KillGrace {
   bool can_grow = true;  // by a parameter of the launcher
 };
 
-// Of Open MPI's mpirun its parameter odls_base_sigkill_timeout, 1 s where it is
-// not set; Open MPI 5 and later (measured: 5.0.7, 6.0.0rc2) take no heed of it
-// and wait at most half a second. Of others std::nullopt. Throws ConfigError
-// where that is no number.
+// With Open MPI's mpirun its parameter odls_base_sigkill_timeout, 1 s where it
+// is not set; Open MPI 5 and later (measured: 5.0.7, 6.0.0rc2) take no heed of
+// it and wait at most half a second. std::nullopt with other launchers. Throws
+// ConfigError where that is no number.
 std::optional<KillGrace> kill_grace(
     const LaunchEnvironment& environment,
     const GetEnv& getenv);

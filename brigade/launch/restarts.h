@@ -1,5 +1,5 @@
-// supervise(), again after a failure: all ranks are ended and started anew,
-// as a program resumes from its newest checkpoint.
+// supervise(), again after a failure: all ranks are ended and started again, as
+// a program resumes from its newest checkpoint.
 #pragma once
 
 #include <functional>

@@ -270,7 +270,7 @@ class Supervisor {
     size_t finished = 0;
     auto last_progress = Clock::now();
     while (true) {
-      // In order, each to its end.
+      // Inputs are read in order, each to its end.
       while (finished < inputs_.size() && !merger_.is_full()) {
         read_input(finished);
         if (!merger_.is_full())

@@ -84,8 +84,8 @@ SupervisorResult supervise(const SupervisorOptions& options);
 // SIGKILL (9) at step 37", "rank 1 exited with code 5".
 std::string describe(const RankFailure& failure);
 
-// What to print last: failures, alike ones together, the cause at the end. Ends
-// that a signal asked for are none.
+// What to print last: failures, with those like the first one left out, and the
+// cause at the end. Ends that a signal asked for are none.
 std::vector<std::string> describe_failures(const SupervisorResult& result);
 
 }  // namespace brigade

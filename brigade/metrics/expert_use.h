@@ -17,7 +17,7 @@ struct ExpertUse {
   int64_t layer = 0;  // of the whole model, from 0 on
   // Tokens that chose each expert; together tokens of the step * k.
   std::vector<int64_t> rows;
-  // Of these choices, those that experts had no room for
+  // Those of these choices that experts had no room for
   // (training.expert_capacity_factor).
   int64_t dropped = 0;
   // The 2-norm of the router's weight, before the step's update.
@@ -36,9 +36,10 @@ struct ExpertUse {
 // Whether a line has the rows of each expert, which are most of it.
 enum class ExpertRows { kLeaveOut, kSay };
 
-// Of the `line`th line, counted from 1, of those that may have them: every one
-// of up to 256 experts in all layers together, and of E experts the first one
-// of every E / 256. 48 layers of 128 experts would be 30 KB per step.
+// Whether the `line`th line, counted from 1, of those that may have them has
+// them: every one with up to 256 experts in all layers together, and with E
+// experts the first one of every E / 256. 48 layers of 128 experts would be 30
+// KB per step.
 ExpertRows rows_in_line(const std::vector<ExpertUse>& layers, int64_t line);
 
 // {"dropped": 0, "layers": [0, 1], "max_over_mean": [1.2, 1.1], "entropy":

@@ -34,7 +34,7 @@ struct StepTimes {
   }
 };
 
-// Of a loss of pairs (docs/preferences.md): means over pairs.
+// The metrics of a loss of pairs (docs/preferences.md): means over pairs.
 struct PreferenceMetrics {
   double chosen_reward = 0;
   double rejected_reward = 0;
@@ -61,9 +61,9 @@ struct StepMetrics {
   double exposed_comm_ms = 0;
   StepTimes times;
   std::optional<double> eval_loss;
-  // Of each part of a mixture, by its path; with dataset.eval_parts.
+  // The loss of each part of a mixture, by its path; with dataset.eval_parts.
   std::vector<std::pair<std::string, double>> part_eval_losses;
-  // Of the step's tokens those that count in the loss; unset: all.
+  // Those tokens of the step that count in the loss; unset: all.
   std::optional<int64_t> loss_tokens;
   // With a loss of pairs: of the step, and of held-out pairs.
   std::optional<PreferenceMetrics> preference;
@@ -71,7 +71,7 @@ struct StepMetrics {
   // Steps so far that updated nothing, as their loss or a gradient was not
   // finite (training.on_non_finite = skip) or no token of theirs counts.
   int64_t skipped_steps = 0;
-  // Of each layer with experts; empty: there is none.
+  // Each layer with experts; empty: there is none.
   std::vector<ExpertUse> experts;
   // What each stage of the reporting rank communicated; empty: not reported.
   std::vector<SyncReport> reports;

@@ -44,7 +44,7 @@ class ProgressBar {
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
-  // Of the terminal, where stderr is a pipe to one. 0: as stderr says.
+  // The terminal's columns, where stderr is a pipe to one. 0: as stderr says.
   void set_columns(int64_t columns) { columns_ = columns; }
   // The ETA counts from the first call. `detail` stands behind the bar.
   void draw(int64_t done, std::string_view detail);

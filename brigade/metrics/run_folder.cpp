@@ -173,7 +173,7 @@ RunFolder open_run_folder(const TrainConfig& config) {
       for (int rank = 0; fs::remove(folder.trace(rank)); ++rank) {
       }
     }
-    // Of this start only; what led to it stays for whoever asks.
+    // It holds what this start does; what led to it stays in the previous one.
     if (fs::exists(folder.flight())) {
       fs::remove_all(folder.previous_flight());
       fs::rename(folder.flight(), folder.previous_flight());

@@ -18,7 +18,7 @@ struct RunFolder {
   std::filesystem::path config() const { return path / "config.json"; }
   // What happened besides steps (metrics/run_events.h).
   std::filesystem::path events() const { return path / "events.jsonl"; }
-  // Of logging.trace_steps.
+  // What logging.trace_steps asks for.
   std::filesystem::path trace(int rank) const {
     return path / ("trace-rank" + std::to_string(rank) + ".json");
   }

@@ -1,5 +1,6 @@
 // One transformer block as a LayerDescription says: attention and an MLP or
-// experts, each added to the residual stream, with norms before and, in some models, after.
+// experts, each added to the residual stream, with norms before and, in some
+// models, after.
 #pragma once
 
 #include <torch/nn/module.h>

@@ -242,8 +242,8 @@ void Experts::note_routing(const Routing& routing, const Tensor& weights)
   noted.learned = noted.learned.defined() ? noted.learned + learned : learned;
 }
 
-// With adapters each expert is linears of its own; without, one node of autograd
-// has the products of all.
+// Each expert is linears of its own where there are adapters; without, one node
+// of autograd has the products of all.
 Tensor Experts::run_experts(
     const Tensor& rows,
     const KeptRouting& kept,

@@ -1,14 +1,13 @@
 // Mixture of experts in a block: a router sends each token to k of E MLPs, of
 // which this rank holds a range, and adds up the results, with the shared
 // expert's (model_spec/model_description.h).
-//
 // Collectives, in this order on all ranks: tp's on entering, with a capacity
-// cp's (every token of a sequence has to be known), the exchange of
-// rows between the ranks of ep (expert_parallel/expert_exchange.h), tp's on
-// leaving. During the exchange the shared expert computes, with collectives of
-// its own (where ep is 1, it comes last). Without one the rows of one half of a
-// rank's experts travel while the other half computes. Each tp rank has a part
-// of every expert's features and of its sum; all of them choose alike.
+// cp's (every token of a sequence has to be known), the exchange of rows
+// between the ranks of ep (expert_parallel/expert_exchange.h), tp's on leaving.
+// During the exchange the shared expert computes, with collectives of its own
+// (where ep is 1, it comes last). Without one the rows of one half of a rank's
+// experts travel while the other half computes. Each tp rank has a part of
+// every expert's features and of its sum; all of them make the same choice.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -80,13 +79,14 @@ class Experts : public torch::nn::Module {
       const torch::Tensor& x,
       const torch::Tensor& token_keys);
 
-  // Of the rank's N tokens, and of those of its tp group that divide them.
+  // What the rank's N tokens chose, with those of its tp group that divide
+  // them.
   struct Routing {
     torch::Tensor experts;   // int64 [N, k]
     torch::Tensor has_loss;  // bool [N], or undefined
     const ops::ExpertOrder& order;
   };
-  // In context_->router_statistics, if there are any.
+  // Adds to context_->router_statistics, if there are any.
   void note_routing(const Routing& routing, const torch::Tensor& weights) const;
   // KeptRouting::load where it is not the sequences' own; else undefined.
   torch::Tensor given_shares(const torch::Tensor& x, const ExpertInputs& inputs)

@@ -77,8 +77,8 @@ struct ModelContext {
     if (before_forward)
       before_forward(unit);
   }
-  // Of linears with these adapters, one for each, that read tokens with these
-  // keys (MicroBatch::token_keys).
+  // The options of linears with these adapters, one for each, that read tokens
+  // with these keys (MicroBatch::token_keys).
   ParallelLinearOptions linear_options(
       std::vector<ops::LowRank> adapters,
       torch::Tensor token_keys) const {

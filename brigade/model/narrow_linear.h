@@ -17,7 +17,7 @@ torch::Tensor narrow_linear(
     const Weights& weights,
     const torch::Tensor& token_keys);
 
-// Of [N, ..] of all tokens, those that this rank computes itself: its own where
+// Those tokens of [N, ..] of all that this rank computes itself: its own where
 // tp divides tokens. An undefined tensor stays one.
 torch::Tensor own_tokens(
     const TensorParallel& parallel,

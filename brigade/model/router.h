@@ -2,7 +2,8 @@
 // which weights, and what is added to the loss so that they are used evenly.
 //
 // Logits, scores and weights are float32 (float64 of such a model), whatever
-// the model's dtype: bf16 scores have ties, and another choice is another model.
+// the model's dtype: bf16 scores have ties, and another choice is another
+// model.
 //
 // A bias for the choice alone (DeepSeek-V3) gets no gradient: between steps it
 // moves towards even use (train/router_use.h).
@@ -39,7 +40,8 @@ struct ExpertInputs {
   // bool [N]: tokens that have a loss; undefined: nothing is learned.
   torch::Tensor has_loss;
   int64_t sequences = 1;  // among which the N tokens are divided evenly
-  // Of an expert in each sequence, over that of even use; 0: it takes all.
+  // How many tokens an expert takes in each sequence, over that of even use; 0:
+  // all.
   double capacity_factor = 0;
   // int64 [N], for adapters (MicroBatch::token_keys); undefined: no dropout.
   torch::Tensor token_keys = {};
@@ -73,7 +75,8 @@ class Router {
       const torch::Tensor& x,
       const ExpertInputs& inputs,
       KeptRouting& kept) const;
-  // Of its weight without an adapter, summed: float64, a scalar.
+  // The sum of the squares of its weight, without an adapter: float64, a
+  // scalar.
   torch::Tensor squares() const;
 
  private:

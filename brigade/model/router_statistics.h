@@ -12,7 +12,7 @@
 
 namespace brigade {
 
-// Of one layer.
+// What one layer's router did.
 struct RouterStatistics {
   // How often each expert was chosen by this rank's tokens, and how many of
   // these choices it had no room for. Of the ranks of tp, which share tokens,

@@ -45,7 +45,7 @@ class ParameterSource {
  public:
   explicit ParameterSource(const ModelContext& context);
 
-  // For the parameters NAME.*.
+  // The source of the parameters NAME.*.
   ParameterSource inside(const std::string& name) const;
   // NAME.weight, NAME.bias, NAME.e_score_correction_bias, and an adapter's
   // NAME.lora_A.weight, NAME.lora_B.weight and NAME.lora_magnitude_vector.

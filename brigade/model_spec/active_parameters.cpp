@@ -14,7 +14,7 @@ int64_t active_parameter_count(const DecoderConfig& config) {
   }
   if (!config.experts)
     return everywhere;
-  // All experts are alike.
+  // All experts have as many parameters.
   return everywhere + of_experts / config.experts->num_experts *
                           config.experts->num_experts_per_tok;
 }

@@ -104,8 +104,8 @@ ParameterRow make_magnitude(const ParameterRow& weight) {
   return row;
 }
 
-// Of one unit: of a group of linears first every A, which are one product where
-// they are neighbours.
+// Adds the adapters of one unit: for a group of linears first every A, which
+// are one product where they are neighbours.
 void add_adapters(
     const std::vector<ParameterRow>& weights,
     const AdapterOptions& adapter,

@@ -202,7 +202,7 @@ nlohmann::json to_hugging_face_json(
   if (source.contains("dtype") && !source.contains("torch_dtype"))
     json.erase("torch_dtype");
   for (const auto& [key, value] : source.items()) {
-    // Of these ours are only defaults.
+    // Our values of these are only defaults.
     const bool is_theirs = key == "use_cache" || key == "attention_dropout";
     // transformers' other name of a key that is ours.
     const bool is_ours = key == "num_mtp_layers" &&

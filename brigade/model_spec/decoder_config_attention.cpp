@@ -260,7 +260,7 @@ Window window_of(const std::vector<LayerType>& types) {
   return sliding == types.size() ? Window::kEveryLayer : Window::kSomeLayers;
 }
 
-// Of every `pattern` layers the last one sees everything.
+// The last of every `pattern` layers sees everything.
 std::vector<LayerType> alternating_layers(int64_t layers, int64_t pattern) {
   std::vector<LayerType> types;
   for (int64_t layer = 0; layer < layers; ++layer) {

@@ -19,7 +19,7 @@ using Bound = Reader::Bound;
 
 constexpr int64_t kMaxExperts = int64_t{1} << 14;
 
-// Of the models whose layers are chosen by decoder_sparse_step.
+// Whether decoder_sparse_step chooses the model's layers with experts.
 bool is_qwen(const DecoderConfig& config) {
   return config.architecture == Architecture::kQwen2Moe ||
          config.architecture == Architecture::kQwen3Moe;

@@ -486,7 +486,7 @@ DecoderConfig parse_decoder_config(
   const size_t problems_before = problems.size();
   const Reader reader(json_config, pointer, problems);
   config.architecture = read_architecture(reader);
-  // Of a model of another kind, other keys are not missing.
+  // A model of another kind does not lack the other keys.
   if (!reader.is_sound({"architectures", "model_type"}))
     return config;
   read_shape(reader, config);

@@ -12,7 +12,7 @@ struct ExpertsConfig {
   int64_t num_experts = 0;          // E
   int64_t num_experts_per_tok = 0;  // k, at most E
   int64_t width = 0;                // I, of an expert
-  // Of the expert that every token visits besides; 0: there is none.
+  // The width of the expert that every token visits besides; 0: there is none.
   int64_t shared_width = 0;
   // Whether the weights of the k chosen experts are divided by their sum.
   bool norm_topk_prob = false;
@@ -25,13 +25,13 @@ struct ExpertsConfig {
   int64_t first_k_dense_replace = 0;
   int64_t decoder_sparse_step = 1;
   std::vector<int64_t> mlp_only_layers;
-  // Of DeepSeek-V3's router: weights are multiplied by it; experts are chosen
-  // from the `topk_group` best of `n_group` equal groups.
+  // DeepSeek-V3's router: weights are multiplied by the factor; experts are
+  // chosen from the `topk_group` best of `n_group` equal groups.
   double routed_scaling_factor = 1.0;
   int64_t n_group = 1;
   int64_t topk_group = 1;
 
-  // Of an MLP with the weights that a token visits.
+  // The width of an MLP with the weights that a token visits.
   int64_t active_width() const {
     return num_experts_per_tok * width + shared_width;
   }

@@ -93,7 +93,8 @@ struct RouterDescription {
 struct SharedExpertDescription {
   std::string name;  // of its module: "shared_expert"
   MlpDescription mlp;
-  // Whether it is multiplied by the sigmoid of a linear of the token, NAME_gate.
+  // Whether it is multiplied by the sigmoid of a linear of the token,
+  // NAME_gate.
   bool has_gate = false;
 };
 

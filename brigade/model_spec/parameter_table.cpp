@@ -30,7 +30,7 @@ class Table {
     prefix_ = std::move(prefix);
   }
 
-  // Of what is added until the next one.
+  // What is added belongs to this expert until the next one.
   void enter_expert(int64_t expert) { expert_ = expert; }
 
   ParameterRow& add(
@@ -88,7 +88,7 @@ class Table {
     bool has_bias = false;
     std::string group = {};
     double factor = 1;  // mup's, of its output
-    // Of an expert: see ParameterRow.
+    // An expert's: see ParameterRow.
     std::string stack = {};
     int64_t stack_row = 0;
   };

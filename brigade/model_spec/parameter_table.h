@@ -112,9 +112,9 @@ struct ParameterRow {
   // the one under which other programs store the whole group, stacked along dim
   // 0 in the table's order; empty: no group.
   std::string group;
-  // Of an expert's matrix: the name under which other programs store those of
-  // all experts of the layer as one tensor [E, rows, columns], and its first
-  // row when that is read as a matrix [E * rows, columns].
+  // Where it is an expert's matrix: the name under which other programs store
+  // those of all experts of the layer as one tensor [E, rows, columns], and its
+  // first row when that is read as a matrix [E * rows, columns].
   std::string stack;
   int64_t stack_row = 0;
   // Whether it is float32 whatever the model's dtype is.

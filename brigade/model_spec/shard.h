@@ -1,5 +1,5 @@
 // Which part of each parameter a tp rank holds, for initial weights, loading
-// and saving alike. The parameter's row in the table says what is cut
+// and saving. The parameter's row in the table says what is cut
 // (parameter_table.h):
 //
 //   heads, features   equal parts

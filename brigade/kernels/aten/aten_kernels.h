@@ -1,5 +1,5 @@
 // The kernel set of ATen calls alone: any device and dtype that libtorch knows.
-// Of a tensor's values it reads on the host only where documents begin
+// It reads values of a tensor on the host only for where documents begin
 // (ragged_flash.h), so that work may be queued on a device. The CPU kernels are
 // tested against it.
 #pragma once

@@ -99,7 +99,7 @@ class Call {
     return scores;
   }
 
-  // Of the gradient of those scores the part that the cap lets through.
+  // Keeps the part of the gradient of those scores that the cap lets through.
   void go_back_through_cap(Tensor dscores, const Tensor& scores) const {
     if (const auto cap = options_.logit_soft_cap)
       dscores.mul_(1 - (scores / *cap).square());

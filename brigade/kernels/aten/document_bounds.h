@@ -16,9 +16,9 @@ struct DocumentBounds {
   int64_t longest = 0;          // tokens of the longest one
 };
 
-// Of int64 [B, T] on the CPU, as AttentionOptions::document_starts where token t
-// has position t. Nothing where a query's document does not begin at the token
-// at which the queries before it say that it does.
+// The bounds of AttentionOptions::document_starts, int64 [B, T] on the CPU,
+// where token t has position t. Nothing where a query's document does not begin
+// at the token at which the queries before it say that it does.
 std::optional<DocumentBounds> document_bounds(const torch::Tensor& starts);
 
 // Rows that are one document each.

@@ -103,8 +103,8 @@ class AtenHeadChunk final : public HeadChunk {
   Tensor slope_;    // of the soft cap at each logit; undefined: no cap
   Tensor is_mine_;  // bool [rows]
   Tensor index_;    // int64 [rows, 1]
-  // Of a teacher, undefined without one or where all is padding: its tokens, of
-  // which those of other ranks have no probability.
+  // A teacher's tokens, of which those of other ranks have no probability;
+  // undefined without a teacher or where all is padding.
   Tensor support_;        // int64 [rows, k]
   Tensor support_probs_;  // wide [rows, k]
   Tensor is_support_;     // bool [rows, valid_rows]

@@ -18,9 +18,9 @@ inline Tensor wide(const Tensor& x) {
 Tensor rounded_product(const Tensor& a, const Tensor& b);
 Tensor wide_product(const Tensor& a, const Tensor& b);
 
-// What the gradient of a head's logits [rows, valid] becomes: dhidden [rows, C],
-// overwritten, and dweight [V, C], to whose first rows it is added; either may be
-// undefined. The gradient is of the operands' dtype, or wide.
+// What the gradient of a head's logits [rows, valid] becomes: dhidden [rows,
+// C], overwritten, and dweight [V, C], to whose first rows it is added; either
+// may be undefined. The gradient is of the operands' dtype, or wide.
 struct HeadProducts {
   Tensor hidden;  // [rows, C]
   Tensor weight;  // [valid, C]

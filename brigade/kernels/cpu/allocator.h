@@ -5,9 +5,9 @@ namespace brigade {
 
 // Keeps freed memory for the next step instead of giving it back to the kernel.
 // A training step frees and asks for the same sizes again and again; by default
-// glibc maps each tensor above 128 KiB anew, and the kernel zeroes every page
-// of it each time. Call it once, before the first tensor; does nothing where
-// the C library is not glibc.
+// glibc maps a tensor above 128 KiB each time, and the kernel zeroes every page
+// of it. Call it once, before the first tensor; does nothing where the C
+// library is not glibc.
 void keep_freed_memory();
 
 // Gives freed memory back to the kernel once: after a run is set up, what it

@@ -140,7 +140,7 @@ void backward_block(
     int64_t query,
     const Seen& seen) {
   constexpr int64_t kStride = kBackwardQueryBlock;
-  // Of the last block only what some query sees.
+  // The last block ends with what some query sees.
   const int64_t keys =
       std::min(kKeyBlock, round_up(seen.highest - key, kPanel));
   const int64_t queries = std::min(kBackwardQueryBlock, padded.queries - query);

@@ -253,7 +253,7 @@ void forward_block(
   begin_block(args, padded, block, buffers.out);
   for (int64_t key = seen.lowest / kKeyBlock * kKeyBlock; key < seen.highest;
        key += kKeyBlock) {
-    // Of the last block only what some query sees.
+    // The last block ends with what some query sees.
     const int64_t n = std::min(kKeyBlock, round_up(seen.highest - key, kPanel));
     attend_to_keys(shape, padded, buffers, seen, key, n, block);
   }

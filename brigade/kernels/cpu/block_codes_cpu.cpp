@@ -41,7 +41,7 @@ HWY_INLINE VF look_up(const float* table, VI32 index) {
 #endif
 }
 
-// Of a NaN 0, as of all values below the lowest middle.
+// The entry of a NaN is 0, as that of all values below the lowest middle.
 HWY_INLINE VI32 nearest_entry(const CodeMap& map, VF value) {
   const DF df;
   const DI32 di;

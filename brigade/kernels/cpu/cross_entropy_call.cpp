@@ -188,7 +188,7 @@ class FusedChunk final : public HeadChunk {
   void add_gradients(const Tensor& factor, Tensor dhidden, Tensor dweight)
       override {
     const Tensor lse = statistics_.maxima + statistics_.sums[0].log();
-    // Of what no teacher names.
+    // The factor of all that no teacher names.
     const Tensor of_others =
         inputs_.teacher
             ? factor * factor_outside(*inputs_.teacher, statistics_.sums)
@@ -247,10 +247,10 @@ class FusedChunk final : public HeadChunk {
   HeadEntries entries_;
   HeadShape shape_;
   Tensor named_logits_;  // 0 where named_ is -1
-  // Of all rows but a teacher's.
+  // Over all rows but a teacher's.
   Tensor own_sums_;
   Tensor own_maxima_;
-  // Of a teacher, undefined without one: [rows, k].
+  // A teacher's tokens, [rows, k]; undefined without one.
   Tensor support_;
   Tensor is_elsewhere_;
   Tensor is_target_;
@@ -260,7 +260,7 @@ class FusedChunk final : public HeadChunk {
 
 }  // namespace
 
-// A shared head's ranks must cut alike, on whatever machines they are: by sizes
+// Ranks that share a head must cut at the same rows on any machine: by sizes
 // alone. That is how processors without AMX always cut; with AMX chunks of a
 // shared head are smaller (from 256 tokens on, not 1,024) than would be
 // quickest.

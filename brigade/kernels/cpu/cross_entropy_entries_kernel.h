@@ -1,6 +1,6 @@
-// The entries of the vocabulary that the losses of the fused head's tokens name:
-// a token's target, or what a teacher finds likely in its place. Both sweeps
-// come upon them tile by tile.
+// The entries of the vocabulary that the losses of the fused head's tokens
+// name: a token's target, or what a teacher finds likely in its place. Both
+// sweeps come upon them tile by tile.
 #pragma once
 
 #include <cstddef>
@@ -26,11 +26,11 @@ class HeadEntries {
       int64_t tokens,
       int64_t standing_out = 0);
 
-  // For who goes through the rows of the weight from `row` on: of each panel the
-  // first entry that is not before it.
+  // The first entry of each panel that is not before `row`, for a caller that
+  // goes through the rows of the weight from there on.
   std::vector<size_t> from(int64_t row) const;
-  // Of a panel those from `next` on whose rows are before `end`; next moves
-  // behind them.
+  // The entries of a panel from `next` on whose rows are before `end`; next
+  // moves behind them.
   std::span<const HeadEntry> take(int64_t panel, int64_t end, size_t& next)
       const {
     const size_t first = next;

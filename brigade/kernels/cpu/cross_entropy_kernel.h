@@ -36,7 +36,7 @@ struct KeptLogits {
   uint16_t* exponentials;
   float* maximum;
 };
-// In the calling thread's memory, valid until it asks again.
+// Lies in the calling thread's memory, valid until it asks again.
 KeptLogits kept_logits(const HeadShape& shape);
 
 // Per token over this weight's rows but those that stand out: the maximum logit
@@ -54,8 +54,8 @@ void head_statistics(
     const HeadTokenStatistics& result,
     const std::optional<KeptLogits>& kept = {});
 
-// With gradient of a logit = factor * exp(logit - lse), but of an entry's the one
-// that is given:
+// The gradient of a logit is factor * exp(logit - lse), but for an entry's,
+// which is given:
 struct HeadGradients {
   const float* lse;              // [N]
   const float* factor;           // [N]

@@ -107,7 +107,7 @@ void pack_weight(
         packed);
 }
 
-// Of a symmetric result, as far as the diagonal's last tile.
+// A symmetric result is computed as far as the diagonal's last tile.
 int64_t wanted_columns(const LinearProduct& p, const Block& block) {
   if (!p.is_symmetric)
     return block.columns.size();
@@ -289,8 +289,8 @@ void symmetric_product(const LinearProduct& p) {
 }
 
 // --- weight_grad += output_grad^T x -----------------------------------------
-// Both operands lie the wrong way round, tokens down instead of along: they
-// are packed anew, kTokensAtOnce of them at a time.
+// Both operands lie the wrong way round, tokens down instead of along: they are
+// repacked, kTokensAtOnce of them at a time.
 
 // A run of tokens, filled up with zeros to whole tiles.
 struct Run {

@@ -30,7 +30,7 @@ namespace brigade::ops::detail {
 namespace {
 
 constexpr int64_t kLineBytes = 64;
-// Of the weight in the second-level cache, and of x in the first.
+// Bytes of the weight in the second-level cache, and of x in the first.
 constexpr int64_t kWeightBytes = 256 * 1024;
 constexpr int64_t kRowBytes = 16 * 1024;
 // Rows whose sums wait for the next part of the depth.

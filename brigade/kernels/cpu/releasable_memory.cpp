@@ -35,7 +35,7 @@ size_t bytes_of(const torch::Tensor& flat) {
 torch::Tensor make_releasable(
     int64_t numel,
     const torch::TensorOptions& options) {
-  // Of no element yet, so that the storage is ours to fill.
+  // Made without elements, so that the storage is ours to fill.
   auto flat = torch::empty({0}, options);
   flat.unsafeGetTensorImpl()->set_sizes_contiguous({numel});
   restore(flat);

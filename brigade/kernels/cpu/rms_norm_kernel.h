@@ -5,9 +5,9 @@
 
 namespace brigade::ops {
 
-// For `rows` rows of `columns`: sum = x + residual (when residual is not null;
-// otherwise x is normed), normed = sum * rstd * (weight +
-// weight_offset), one rstd per row.
+// sum = x + residual (when residual is not null; otherwise x is normed), normed
+// = sum * rstd * (weight + weight_offset), one rstd per row, for `rows` rows of
+// `columns`.
 template <typename T>
 struct RmsNormForward {
   const T* x;

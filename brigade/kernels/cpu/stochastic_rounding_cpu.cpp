@@ -38,7 +38,7 @@ HWY_INLINE VU32 bits_from(uint64_t key, uint64_t place) {
   return hn::ShiftRight<16>(mix(hn::Add(mix(hn::Add(low, low_key)), high)));
 }
 
-// In lower halves.
+// The bf16 values, in lower halves.
 HWY_INLINE VU32 round_by(VF value, VU32 random) {
   const DU32 du;
   const auto exponent = hn::Set(du, 0x7f800000U);

@@ -5,7 +5,7 @@
 
 namespace brigade::ops {
 
-// Of neighbours in the whole tensor, the first of which is its element `place`.
+// `values` are neighbours in the whole tensor, from its element `place` on.
 void stochastic_rounding_kernel(
     const float* values,
     int64_t numel,

@@ -1,4 +1,4 @@
-// In place of this folder's other files in a build without CUDA.
+// Takes the place of this folder's other files in a build without CUDA.
 #include "brigade/ops/kernel_set.h"
 
 namespace brigade::ops {

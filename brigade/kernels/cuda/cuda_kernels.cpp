@@ -272,7 +272,7 @@ Tensor CudaKernels::rows_of_pairs(
     const Tensor& x,
     const ExpertPairs& pairs,
     const Tensor& weights) const {
-  // Of no rows there is nothing to launch.
+  // Without rows there is nothing to launch.
   if (!have_packed_rows(x) || pairs.pair_of_row.numel() == 0)
     return AtenKernels::rows_of_pairs(x, pairs, weights);
   const Tensor rows =
@@ -334,7 +334,7 @@ Tensor CudaKernels::products_of_pairs(
   return products;
 }
 
-// Of a model with 128,256 tokens some 1.6 GB at a time.
+// Some 1.6 GB of logits and gradients at a time with a vocabulary of 128,256.
 constexpr int64_t kHeadRows = 2048;
 
 int64_t CudaKernels::head_rows_at_once(const HeadSize& size) const {

@@ -1,5 +1,5 @@
-// The softmax of the head's logits and its gradient, a block of threads per row,
-// which is read once for each.
+// The softmax of the head's logits and its gradient, a block of threads per
+// row, which is read once for each.
 #include <cfloat>
 
 #include "brigade/kernels/cuda/common.cuh"

@@ -1,5 +1,5 @@
-// The fused head and cross-entropy on a GPU: float32 logits of a chunk of tokens,
-// which are read once for their softmax and once for their gradient.
+// The fused head and cross-entropy on a GPU: float32 logits of a chunk of
+// tokens, which are read once for their softmax and once for their gradient.
 #pragma once
 
 #include <memory>

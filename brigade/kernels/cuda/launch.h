@@ -19,8 +19,8 @@ constexpr int64_t kPackBytes = 16;
 // less what block_sum() has.
 constexpr int64_t kMostNormColumns = 48 * 1024 / 4 - 32;
 
-// As KernelSet::rms_norm(); all packed and contiguous. residual and sum are null
-// without a residual.
+// As KernelSet::rms_norm(); all packed and contiguous. residual and sum are
+// null without a residual.
 struct RmsNorm {
   const void* x;
   const void* residual;
@@ -131,7 +131,7 @@ struct Rotate {
 };
 void launch_rotate(Element element, const Rotate& rotate, CUstream_st* stream);
 
-// Of each row of logits [rows, columns]: the largest, the sum of exp(logit -
+// The largest logit of each row [rows, columns], the sum of exp(logit -
 // largest), and the target's (0 where the target is negative).
 struct HeadRows {
   const float* logits;

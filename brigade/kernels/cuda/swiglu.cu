@@ -1,5 +1,6 @@
 // silu(gate) up and its gradients, a block of threads per row:
-//   dup = dout gate s,  dgate = dout up s (1 + gate (1 - s)),  s = sigmoid(gate)
+//   dup = dout gate s,  dgate = dout up s (1 + gate (1 - s)),
+//   s = sigmoid(gate)
 #include "brigade/kernels/cuda/common.cuh"
 
 namespace brigade::ops::cuda {
