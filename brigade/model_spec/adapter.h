@@ -7,7 +7,7 @@
 //   MODULE.lora_magnitude_vector [out]  of DoRA: cut as B; float32 in a model
 //                                       of any dtype, as PEFT has it
 //
-// Of A and B, the one that is not cut is whole on every tp rank, and each rank
+// The one of A and B that is not cut is whole on every tp rank, and each rank
 // computes the gradient of its own outputs or inputs: a part of the sum. A
 // magnitude that is not cut is applied to sums, as a bias is. A router's A and
 // B are whole, as it is; those of an expert are with it on the ranks that hold

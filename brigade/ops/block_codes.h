@@ -1,8 +1,8 @@
 // Float32 values in a byte each: block-wise quantisation with a dynamic map
-// (Dettmers et al. 2021, arXiv:2110.02861), with bitsandbytes' codes, scales and
-// map. A block's scale is its largest magnitude, and a value is stored as the
-// nearest entry of a map of 256 numbers in [-1, 1], times the scale. In each
-// decade below 1 entries are evenly spaced, towards 0 fewer of them:
+// (Dettmers et al. 2021, arXiv:2110.02861), with bitsandbytes' codes, scales
+// and map. A block's scale is its largest magnitude, and a value is stored as
+// the nearest entry of a map of 256 numbers in [-1, 1], times the scale. In
+// each decade below 1 entries are evenly spaced, towards 0 fewer of them:
 //
 //   signed    int8, entry - 128: from -0.993 to 1, the least above 0 5.5e-7
 //   unsigned  uint8, the entry: from 0 to 1, the least above 0 3.25e-7

@@ -42,8 +42,8 @@ struct CrossEntropyOptions {
   // Logits become cap * tanh(logit / cap) (Gemma 2). Computed by ATen calls in
   // every kernel set.
   std::optional<double> logit_soft_cap;
-  // In place of cross-entropy, a mixture of it with what a teacher says. In
-  // float32 computed by ATen calls in every kernel set.
+  // What a teacher says, mixed with cross-entropy in its place. In float32
+  // computed by ATen calls in every kernel set.
   std::optional<SoftTargets> teacher;
   // The gradient that backward will receive for the loss, where the caller
   // knows it (a trainer that folds 1 / tokens into the optimizer: 1.0). With
@@ -53,7 +53,7 @@ struct CrossEntropyOptions {
   // loss is on the CPU (reading it elsewhere would wait for the device).
   std::optional<double> known_gradient;
 
-  // In place of the sum of the losses; empty: the sum.
+  // Takes the place of the sum of the losses; empty: the sum.
   ObjectiveFunction objective;
 
   int64_t vocab_begin = 0;  // first vocabulary entry of this weight
@@ -63,7 +63,7 @@ struct CrossEntropyOptions {
   // Entries of the whole vocabulary, for the check of targets. Default:
   // vocab_begin + valid_rows, right for a group of one.
   std::optional<int64_t> vocab_size;
-  // In place over the vocab-parallel group; both empty: a group of one.
+  // Reduce in place over the vocab-parallel group; both empty: a group of one.
   // Called once per chunk with float32 (for double operands: double) tensors
   // [rows] and [2, rows], [4, rows] with a teacher. Ranks of a group, each with
   // a part of the vocabulary, make the same chunks on any machines.

@@ -14,7 +14,7 @@ namespace brigade::ops {
 
 using torch::Tensor;
 
-// Of the input of some linears, on this rank.
+// The dropout of the input of some linears, on this rank.
 struct InputDropout {
   double rate = 0;  // the probability that an element is zeroed; below 1
   // int64, one for each row of the input: random bits, of the row's token.

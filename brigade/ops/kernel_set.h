@@ -116,7 +116,7 @@ struct AddedProduct {
   double alpha = 1;
   Tensor c = {};
   double beta = 0;
-  // Of results known to be symmetric little more than half is multiplied.
+  // Little more than half of a result known to be symmetric is multiplied.
   bool is_symmetric = false;
 };
 
@@ -269,12 +269,12 @@ class KernelSet {
       const Tensor& gradient) const = 0;
 
   // Rows of experts, in wide and rounded once; weights: wide [N, k], undefined:
-  // ones. Of x [N, C] each pair's row times its weight, [R, C].
+  // ones. Each pair's row of x [N, C] times its weight, [R, C].
   virtual Tensor rows_of_pairs(
       const Tensor& x,
       const ExpertPairs& pairs,
       const Tensor& weights) const = 0;
-  // Of rows [R, C] the sum of each token's times their weights, choice after
+  // The sum of each token's rows, of [R, C], times their weights, choice after
   // choice, [N, C].
   virtual Tensor sum_of_pairs(
       const Tensor& rows,

@@ -1,5 +1,5 @@
-// The arithmetic of linears with low-rank adapters (low_rank.h) on rows, outside
-// autograd: the adapters' products and all their gradients. Private to
+// The arithmetic of linears with low-rank adapters (low_rank.h) on rows,
+// outside autograd: the adapters' products and all their gradients. Private to
 // brigade/ops.
 #pragma once
 
@@ -41,7 +41,7 @@ struct LowRankDropped {
 struct LowRankSaved {
   LinearOptions options;
   const KernelSet* kernels;
-  // Of each adapter the index of its weight and its scale.
+  // The index of each adapter's weight, and its scale.
   std::vector<size_t> adapted;
   std::vector<double> scales;
   LowRankDropped dropped;

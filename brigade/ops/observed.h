@@ -1,4 +1,4 @@
-// Makes an op of ours visible to whoever observes libtorch's operations
+// Makes an op of ours visible to those that observe libtorch's operations
 // (at::RecordFunction): its profiler, and modules whose weights are gathered
 // when they are read (wrap/weight_watch.h, gather_watch.h).
 #pragma once

@@ -34,9 +34,9 @@ RotaryTable
 make_rotary_table(const Tensor& positions, int64_t head_dim, double theta);
 
 // q: [B, T, H, D]; k: [B, T, Hkv, D]; both rotated by the table's row of their
-// token. New tensors; differentiable. Heads may lie in a fused q/k/v buffer.
-// In a training step give the table to attention() instead: it rotates while
-// it loads.
+// token. New tensors; differentiable. Heads may lie in a fused q/k/v buffer. A
+// training step gives the table to attention() instead, which rotates while it
+// loads.
 std::pair<Tensor, Tensor> rotary(
     const Tensor& q,
     const Tensor& k,

@@ -43,9 +43,9 @@ Tensor with_magnitude(
     const Tensor& squares,
     WeightGrad weight_grad);
 
-// The two terms of a linear with dropout, before its magnitudes. options.adapters
-// are not looked at. on_input_grad must be empty: the gradient of x is the sum
-// of two.
+// The two terms of a linear with dropout, before its magnitudes.
+// options.adapters are not looked at. on_input_grad must be empty: the gradient
+// of x is the sum of two.
 struct DroppedTerms {
   Tensor passed_by;  // W (x - d), [.., out]
   Tensor scaled;     // W d + scale B A d, [.., out]: the magnitudes are for it

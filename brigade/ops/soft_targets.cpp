@@ -3,8 +3,8 @@
 namespace brigade::ops {
 namespace {
 
-// Of the student's sum outside of the support: below it the loss stays what it
-// is there and has no gradient, so that both are finite.
+// The least sum of the student outside of the support: below it the loss stays
+// what it is there and has no gradient, so that both are finite.
 constexpr double kLeastOutside = 1e-30;
 
 // The teacher's probability outside of its k tokens: [N].

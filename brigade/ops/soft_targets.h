@@ -22,9 +22,9 @@ namespace brigade::ops {
 
 using torch::Tensor;
 
-// Of N tokens; k is at least 1.
+// What a teacher says of N tokens; k is at least 1.
 struct SoftTargets {
-  Tensor ids;         // int64 [N, k], of the whole vocabulary; no two alike
+  Tensor ids;         // int64 [N, k], of the whole vocabulary; all different
   Tensor log_probs;   // float32 [N, k], finite
   double weight = 1;  // of this loss; cross-entropy has the rest
 };

@@ -34,7 +34,7 @@ struct WholeIndex {
   }
 };
 
-// Of the elements of a tensor.
+// The random bits of a tensor's elements.
 struct RandomBits {
   uint64_t key = 0;
   WholeIndex index;
@@ -60,8 +60,8 @@ inline uint32_t random_bits(uint64_t key, uint64_t index) {
   return random_word(key, index) >> 16;
 }
 
-// rounded = values. Both flat and contiguous, of one length; float32, bf16. What
-// bf16 can hold, infinities and NaN stay; a finite value stays finite.
+// rounded = values. Both flat and contiguous, of one length; float32, bf16.
+// What bf16 can hold, infinities and NaN stay; a finite value stays finite.
 void round_stochastically(
     const Tensor& values,
     Tensor rounded,

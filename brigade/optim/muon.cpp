@@ -77,8 +77,8 @@ Muon::Muon(
     wire_ = torch::kBFloat16;
   for (const Param& param : params)
     is_late_.push_back(param.cut.gradient_ranks > 1);
-  // In the order of the parameters, which all ranks share; also of those
-  // whose matrices others own.
+  // Groups are numbered in the order of the parameters, which all ranks share,
+  // also of those whose matrices others own.
   std::vector<CommunicatorPtr> ranks;
   const auto index_of = [&](const Param& param) {
     const CommunicatorPtr of = ranks_of(param);
@@ -190,7 +190,7 @@ torch::Tensor Muon::expected_update(size_t group) const {
 }
 
 bool Muon::wants_reduced_gradients() {
-  // Of a backward that came to no step.
+  // Drops what a backward that came to no step has left.
   skip_step();
   sends_ahead_ = expected_scale_ > 0 &&
                  std::any_of(sets_.begin(), sets_.end(), [](const Set& set) {

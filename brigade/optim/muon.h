@@ -12,9 +12,9 @@
 // Bytes of state and weight per element of a matrix: 8.
 //
 // What is sent to a matrix's owner depends on the gradients' scale, which is
-// known once all gradients are (clipping, tokens that count). So pieces are sent
-// in backward only if the last two steps had one scale, and sent again where
-// this step's turns out to be another: the result is the same to the bit.
+// known once all gradients are (clipping, tokens that count). So pieces are
+// sent in backward only if the last two steps had one scale, and sent again
+// where this step's turns out to be another: the result is the same to the bit.
 #pragma once
 
 #include <functional>
@@ -45,9 +45,8 @@ class Muon final : public Optimizer {
   };
 
   // All ranks that have a part of a parameter, by tensor parallelism or as its
-  // replicas; no other matrix there has its name. Where
-  // gradients_are_reduced() is called, nothing else may be launched there during
-  // backward.
+  // replicas; no other matrix there has its name. Where gradients_are_reduced()
+  // is called, nothing else may be launched there during backward.
   using RanksOf = std::function<CommunicatorPtr(const Param& param)>;
 
   // Groups with StepUnit::kMatrices have parts, each of a matrix of `params`,
@@ -105,7 +104,8 @@ class Muon final : public Optimizer {
     // By piece, in the wire's dtype: those that are final, until they are sent.
     std::vector<torch::Tensor> ahead;
     std::vector<bool> are_sent;  // by piece: of the next step
-    // The rounds whose matrices are final, to their owners; on all ranks alike.
+    // Sends the rounds whose matrices are final to their owners; the same ones
+    // on all ranks.
     void send_final(const std::function<bool(int place)>& is_final);
     // The others too.
     void send_rest(const WholeMatrices::PieceOf& piece_of);

@@ -51,7 +51,7 @@ torch::Tensor state_named(
   return {};
 }
 
-// In float32; a float32 weight itself.
+// The master in float32; a float32 weight itself.
 torch::Tensor master_of(const StepRange& range) {
   return range.master_low.defined()
              ? ops::join_master(range.group.weight, range.master_low)
@@ -61,7 +61,7 @@ torch::Tensor master_of(const StepRange& range) {
 // Elements whose moments are in float32 at a time.
 constexpr int64_t kFloatNumel = int64_t{1} << 20;
 
-// Of the optimizer's own states, which a step needs in float32.
+// Whether a state of the optimizer's own must be made float32 for a step.
 bool is_narrow(const State& state) {
   return state.scales.defined() ||
          state.tensor.scalar_type() == torch::kBFloat16;

@@ -2,13 +2,13 @@
 // the reduction left it, steps the fp32 master and writes the (bf16 or fp32)
 // weight. An optimizer says which states it keeps (StateSpec) and steps one
 // range; this class owns the ranges, their states and masters, and counts the
-// steps. Whoever saves, loads or moves states walks them by name.
+// steps. Code that saves, loads or moves states walks them by name.
 //
 // Life: made after the parameters have their first values, which are the
 // masters' (call reload_masters() after weights were changed from outside),
 // stepped by the trainer's thread between finish() and reset(), what
-// start_step() leaves to finish_step() after it, or group by group on the thread
-// of backward (data_parallel/step_in_backward.h).
+// start_step() leaves to finish_step() after it, or group by group on the
+// thread of backward (data_parallel/step_in_backward.h).
 #pragma once
 
 #include <torch/types.h>
@@ -32,8 +32,8 @@
 
 namespace brigade {
 
-// A flat run of weights that one rule steps: a bucket, a shard of one, or a part
-// of one.
+// A flat run of weights that one rule steps: a bucket, a shard of one, or a
+// part of one.
 struct OptimizerGroup {
   std::string name;         // appears in errors
   torch::Tensor weight;     // flat, bf16 or float32, contiguous
@@ -43,7 +43,8 @@ struct OptimizerGroup {
   // The memory that the tensors lie in; may be null. Once its owner has moved,
   // step() throws; when it replaces weights, masters follow.
   std::shared_ptr<const FlatMemory> memory;
-  // What it has of which parameters, in the order of memory; padding is of none.
+  // What it has of which parameters, in the order of memory; padding is of
+  // none.
   std::vector<RunPart> parts = {};
   // By part: the parameter's key and where the elements stand in it whole, so
   // that random numbers are the same in every layout. Where it is not given the

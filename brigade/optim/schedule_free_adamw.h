@@ -8,9 +8,9 @@
 //   d = g / (sqrt(v / (1 - beta2^t)) + eps) + weight_decay * y
 //   z -= lr d;  x = (1 - c) x + c z
 //
-// with c = w / (sum of all w so far), w = t^step_power * (highest lr so far)^
-// rate_power. x is never stored: x = y + (1 - 1 / beta1) (z - y). Bytes of state
-// and weight per element: 12.
+// with c = w / (sum of all w so far), w = t^step_power * (highest lr so
+// far)^rate_power. x is never stored: x = y + (1 - 1 / beta1) (z - y). Bytes of
+// state and weight per element: 12.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,7 @@ class ScheduleFreeAdamW final : public Optimizer {
   void set_scalars(const std::map<std::string, double>& scalars) override;
 
  private:
-  // Of one parameter group.
+  // The average of one parameter group.
   struct Average {
     double highest_rate = 0;
     double sum = 0;

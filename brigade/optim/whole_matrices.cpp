@@ -95,7 +95,7 @@ WholeMatrices::~WholeMatrices() {
       if (traffic.work)
         traffic.work->wait();
     } catch (const std::exception&) {
-      // A lost peer: reported to whoever waited.
+      // A lost peer: reported to the caller that waited.
     }
   }
 }

@@ -4,18 +4,18 @@
 // has it computed there, and brings the result back to all that have a piece.
 //
 // Owners are chosen once, so that each has about as much to compute: the
-// costliest matrix first, to whoever has the least so far. Which rank computes
-// changes no bit of a result.
+// costliest matrix first, to the rank with the least so far. Which rank
+// computes changes no bit of a result.
 //
 // Per call each rank sends every element of its pieces once to the owner
 // (without ZeRO one of the ranks that have it does), and the owner sends every
-// element of the result to each rank that has it, in the dtype of the wire: with
-// R ranks that each have 1/R of M elements, (R - 1) / R^2 M elements each way.
-// Two all-to-alls per round; a round has a few matrices of each owner. While one
-// computes, the next round's pieces and the last round's results travel. Rounds
-// go by MatrixPiece::place, forward's order: those sent ahead, while backward
-// computes gradients, are sent from the last one, and the last one's results may
-// arrive during the next forward.
+// element of the result to each rank that has it, in the dtype of the wire:
+// with R ranks that each have 1/R of M elements, (R - 1) / R^2 M elements each
+// way. Two all-to-alls per round; a round has a few matrices of each owner.
+// While one computes, the next round's pieces and the last round's results
+// travel. Rounds go by MatrixPiece::place, forward's order: those sent ahead,
+// while backward computes gradients, are sent from the last one, and the last
+// one's results may arrive during the next forward.
 #pragma once
 
 #include <torch/types.h>
@@ -94,7 +94,7 @@ class WholeMatrices {
   // Sends the last round that was not sent. Where one rank does, all have to
   // send all rounds so, each when it can, before begin() or drop().
   void send_ahead(const PieceOf& piece_of);
-  // What was sent ahead is not used; the next call begins anew.
+  // What was sent ahead is not used; the next call begins from the start.
   void drop();
 
   // The values as apply() has them; what was sent ahead is what they are.
@@ -163,7 +163,7 @@ class WholeMatrices {
   // An exchange without anything, and its start.
   Traffic make_traffic() const;
   void launch(Traffic& traffic) const;
-  // Of this rank's matrices of the round, in order.
+  // This rank's matrices of the round, whole, in order.
   std::vector<torch::Tensor> put_together(
       const Round& round,
       const Traffic& arrived) const;

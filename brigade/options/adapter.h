@@ -19,8 +19,8 @@ struct AdapterOptions {
   double alpha = 8;  // scale = alpha / rank
   // scale = alpha / sqrt(rank): rank-stabilised (Kalajdzievski 2023).
   bool use_rslora = false;
-  // In training, an adapter reads its linear's input with each element zeroed
-  // with this probability, and the others divided by 1 - dropout.
+  // While training, an adapter reads its linear's input with each element
+  // zeroed with this probability, and the others divided by 1 - dropout.
   double dropout = 0;
   // Weight-decomposed (DoRA: Liu et al. 2024): the norms of the rows of
   // W + scale B A are replaced by a vector of magnitudes, which trains too.

@@ -8,7 +8,7 @@
 
 namespace brigade {
 
-// Of the outer Nesterov SGD (optim/outer_optimizer.h).
+// The outer Nesterov SGD (optim/outer_optimizer.h).
 struct OuterOptimizerOptions {
   double lr = 0.7;
   double momentum = 0.9;

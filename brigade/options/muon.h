@@ -22,7 +22,7 @@ inline constexpr std::array kChoices<MuonScale>{
     Choice{MuonScale::kOriginal, "original"},
     Choice{MuonScale::kSpectral, "spectral_unclamped"}};
 
-// In which Newton-Schulz multiplies.
+// The dtype in which Newton-Schulz multiplies.
 enum class MuonDtype {
   kBfloat16,  // products of bf16 with float32 sums, each rounded to bf16
   kFloat32,

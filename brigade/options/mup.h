@@ -32,7 +32,7 @@ struct MupOptions {
   int64_t base_hidden_size = 0;  // at which mup is the standard; 0: not given
   int64_t base_head_dim = 0;     // the same; 0: the model's own
   bool is_used() const { return parametrization == Parametrization::kMup; }
-  // Of a model so wide, over the base's; 1: nothing changes.
+  // The model's width over the base's; 1: nothing changes.
   double width(int64_t hidden_size) const {
     if (!is_used() || base_hidden_size == 0)
       return 1;
@@ -52,11 +52,11 @@ struct MupOptions {
 
 // What mup makes of one parameter.
 struct MupFactors {
-  // Of its values, first ones and updates: what the paper multiplies its
-  // output with.
+  // The factor of its values, first ones and updates: what the paper multiplies
+  // its output with.
   double values = 1;
-  // Of a matrix between hidden states, its inputs' number over the base's: its
-  // first values fall as the root, Adam's rate in proportion.
+  // The number of inputs of a matrix between hidden states, over the base's:
+  // its first values fall as the root, Adam's rate in proportion.
   double width = 1;
   bool operator==(const MupFactors&) const = default;
 };

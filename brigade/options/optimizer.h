@@ -30,8 +30,8 @@ inline constexpr std::array kChoices<OptimizerKind>{
     Choice{OptimizerKind::kSgd, "sgd"},
     Choice{OptimizerKind::kScheduleFreeAdamW, "schedule_free_adamw"}};
 
-// In which optimizers keep their moments between steps; a step is float32's in
-// any case.
+// The dtype in which optimizers keep their moments between steps; a step is
+// float32's in any case.
 enum class MomentDtype {
   kFloat32,
   kBfloat16,  // rounded stochastically, ops/stochastic_rounding.h
@@ -44,15 +44,15 @@ inline constexpr std::array kChoices<MomentDtype>{
     Choice{MomentDtype::kBfloat16, "bfloat16"},
     Choice{MomentDtype::kInt8, "int8"}};
 
-// Of each kind; only those of `kind` count.
+// The options of each kind; only those of `kind` count.
 struct OptimizerOptions {
   OptimizerKind kind = OptimizerKind::kAdamW;
   AdamWOptions adamw;  // of Muon and of schedule-free AdamW too
   MuonOptions muon;
   SgdOptions sgd;
   ScheduleFreeOptions schedule_free;
-  // Of a moving average of the weights: average = decay * average + (1 - decay)
-  // * weight after each step; 0: none is kept.
+  // The decay of a moving average of the weights: average = decay * average +
+  // (1 - decay) * weight after each step; 0: none is kept.
   double ema_decay = 0;
   // Config key "training.optimizer_state_dtype": of moments, neither of an
   // average of the weights nor of masters.

@@ -18,7 +18,7 @@ enum class StepUnit {
   kMatrices,  // whole matrices, wherever their elements lie
 };
 
-// Of a state's elements.
+// The dtype of a state's elements.
 enum class StateDtype {
   kFloat32,
   kBfloat16,
@@ -48,7 +48,7 @@ inline constexpr const char* kMasterLow = "master_low";
 // The moving average of the weights, where one is kept.
 inline constexpr const char* kEma = "ema";
 
-// Of weights.
+// The width of weights.
 enum class WeightWidth { k16Bit, k32Bit };
 
 // The states of a parameter that the optimizer steps by `unit`: its own first,

@@ -11,7 +11,7 @@ namespace brigade {
 enum class LossKind {
   kCrossEntropy,
   kDistill,  // ops/soft_targets.h has the formula
-  // Of pairs (train/preference_loss.h has the formulas):
+  // Losses of pairs (train/preference_loss.h has the formulas):
   kDpo,
   kOrpo,
   kSimPo,
@@ -30,7 +30,7 @@ struct LossOptions {
   double beta = 0.1;   // of pairs: how much a difference of rewards counts
   double gamma = 0.5;  // SimPO: the least difference that is aimed at
 
-  // Of distillation: the teacher's share, beside that of cross-entropy.
+  // Distillation: the teacher's share, beside that of cross-entropy.
   double distill_weight = 0.5;
 
   bool is_of_pairs() const {

@@ -1,4 +1,4 @@
-// In how many bits float32 values travel (comm/sums/block_wire.h);
+// The formats in which float32 values travel, by bits (comm/sums/block_wire.h);
 // distributed.outer_wire. PURE.
 #pragma once
 

@@ -5,7 +5,7 @@
 //   absent --forward()--> live --backward()----------------------> absent
 //                          live --backward_input()--> weights due
 //                               --backward_weight()------------> absent
-// For a live micro-batch the stage keeps the input and the root of the autograd
+// The stage keeps a live micro-batch's input and the root of its autograd
 // graph, not the output: once sent, an output takes memory only if an operation
 // saved it.
 //

@@ -8,8 +8,8 @@
 namespace brigade::planner {
 namespace {
 
-// Of one rank of the group into the network: the node's cards are shared by
-// all its devices, because all groups work at once.
+// What one rank of the group reaches into the network: the node's cards are
+// shared by all its devices, because all groups work at once.
 double network_bytes_per_s(const Machine& machine) {
   return machine.inter.bytes_per_s * machine.inter.efficiency /
          machine.devices_per_node;

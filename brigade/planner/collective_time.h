@@ -11,7 +11,8 @@
 namespace brigade::planner {
 
 // One group of a communicator as it lies on the nodes. All groups of a kind lie
-// alike and work at the same time, so those on one node share its network.
+// the same way and work at the same time, so those on one node share its
+// network.
 struct GroupPlace {
   int ranks = 1;
   int ranks_per_node = 1;
@@ -41,7 +42,7 @@ double collective_seconds(
     Algorithm algorithm,
     double bytes);
 
-// Of the quickest algorithm.
+// The time of the quickest algorithm.
 double quickest_collective(
     const Machine& machine,
     const GroupPlace& place,

@@ -26,12 +26,12 @@ class Part {
   PartTime head();
 
  private:
-  // Of a micro-batch on one rank of cp.
+  // The tokens of a micro-batch on one rank of cp.
   int64_t tokens() const {
     return layout_.micro_batch * training_.batch.sequence_tokens /
            layout_.dims.cp;
   }
-  // Of what lies between the regions of tensor parallel.
+  // The tokens of what lies between the regions of tensor parallel.
   double outer_tokens() const {
     const auto all = static_cast<double>(tokens());
     return layout_.tokens == TokenLayout::kSharded ? all / tp_ : all;
@@ -40,14 +40,14 @@ class Part {
     return kv_heads_per_rank(shape_.kv_heads, layout_.dims.tp);
   }
   double outer_width() const { return static_cast<double>(shape_.hidden); }
-  // Of queries, keys and values on this rank, and of the MLP.
+  // The width of queries, and of keys or values, on this rank.
   double query_width() const {
     return static_cast<double>(shape_.query_width()) / tp_;
   }
   double key_value_width() const {
     return static_cast<double>(kv_heads() * shape_.head_dim);
   }
-  // Of the MLP, or of the shared expert.
+  // The width of the MLP, or of the shared expert.
   int64_t intermediate(LayerMlp mlp) const {
     return mlp == LayerMlp::kOne ? shape_.intermediate
                                  : shape_.experts->shared_width;
@@ -68,7 +68,7 @@ class Part {
   void add_experts(PartTime& time) const;
   void add_exchange(PartTime& time) const;
   void add_elementwise(PartTime& time) const;
-  // Of so many elements.
+  // Adds an activation of so many elements.
   void add_activation(double elements, PartTime& time) const;
   void add_attention(int64_t window, PartTime& time) const;
   double tensor_parallel(Collective collective, double bytes) const;
@@ -79,7 +79,8 @@ class Part {
   double leave_region() const;
   void add_tensor_parallel(LayerMlp mlp, PartTime& time) const;
   void add_recompute(PartTime& time) const;
-  // Of so many, and of experts so many before ep divides them.
+  // Adds the gradients of so many parameters, and of so many of experts before
+  // ep divides them.
   void add_gradients(int64_t parameters, int64_t of_experts, PartTime& time)
       const;
   double exposed_beside(double communication, double computation) const;

@@ -81,8 +81,8 @@ PartTime layer_time(
 PartTime embedding_time(const Training& training, const Layout& layout);
 PartTime head_time(const Training& training, const Layout& layout);
 
-// Of communication that runs beside computation: what is longer, and what the
-// computation loses to it.
+// What communication takes that runs beside computation: what is longer, and
+// what the computation loses to it.
 double exposed_beside(
     const Constants& constants,
     double communication,

@@ -16,7 +16,8 @@
 
 namespace brigade::planner {
 
-// In what a matrix product multiplies. kMxfp8 has one scale per 32 elements.
+// The dtypes in which a matrix product multiplies. kMxfp8 has one scale per 32
+// elements.
 enum class ProductDtype { kFp32, kBf16, kFp8, kMxfp8, kFp4 };
 inline constexpr int kProductDtypes = 5;
 const char* to_string(ProductDtype dtype);  // "fp32", "bf16", ...
@@ -40,7 +41,7 @@ struct Device {
   std::string name;
   int64_t memory_bytes = 0;
   double memory_bytes_per_s = 0;  // peak
-  // Of the link over which a batch comes from its host; 0: the host's memory is
+  // The link over which a batch comes from its host; 0: the host's memory is
   // the device's.
   double host_bytes_per_s = 0;
   // Units that each work on one tile of a product at a time: SMs of a GPU,
@@ -63,7 +64,7 @@ struct Device {
   double elementwise_bytes_per_s = 0;           // forward
   double elementwise_backward_bytes_per_s = 0;  // 0: as forward
   double logits_bytes_per_s = 0;
-  // Of each product of a linear, per element of its weight and whatever the
+  // What each product of a linear takes per element of its weight, whatever the
   // number of rows: packing it, adding to its gradient.
   double weight_element_s = 0;
   // What the computation of a whole layer takes over the sum of its parts:

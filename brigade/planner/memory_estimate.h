@@ -19,7 +19,7 @@ struct MemoryParts {
   double weights = 0;
   double gradients = 0;
   double optimizer = 0;
-  // Of every micro-batch in flight, the logits, and what a teacher says.
+  // Every micro-batch in flight, the logits, and what a teacher says.
   double activations = 0;
   double buffers = 0;        // of communication
   double fragmentation = 0;  // of activations and buffers: kFragmentation
@@ -34,9 +34,9 @@ struct MemoryParts {
 // holds beside them.
 inline constexpr double kFragmentation = 0.06;
 
-// Of the head's last stage: the logits that exist at once.
+// The logits that exist at once on the head's last stage.
 double logits_bytes(const Training& training, const Layout& layout);
-// Of every rank: what a teacher says of the step's tokens.
+// What a teacher says of the step's tokens, on every rank.
 double teacher_bytes(const Training& training, const Layout& layout);
 
 // What one layer keeps of one micro-batch between its forward and backward.

@@ -116,7 +116,7 @@ int64_t all_layers(const ModelShape& shape) {
                         : 0);
 }
 
-// Of one layer's experts those that a token visits.
+// The parameters of one layer's experts that a token visits.
 int64_t visited_experts(const ModelShape& shape) {
   return shape.experts ? expert_parameters(shape) / shape.experts->num_experts *
                              shape.experts->num_experts_per_tok

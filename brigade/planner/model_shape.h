@@ -94,7 +94,7 @@ int64_t embedding_parameters(const ModelShape& shape);  // positions included
 int64_t head_parameters(const ModelShape& shape);
 // A tied head counts once.
 int64_t total_parameters(const ModelShape& shape);
-// Of each layer's experts those k that a token visits, and all else.
+// The parameters that a token visits: of each layer's experts k, and all else.
 int64_t active_parameters(const ModelShape& shape);
 
 // FLOPs of the products of one token's forward and backward pass, as PaLM's

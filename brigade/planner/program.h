@@ -47,9 +47,10 @@ struct Program {
   virtual double kept_score_bytes(
       const Training& training,
       const Layout& layout) const;
-  // Of a micro-batch's tokens on a rank, those whose logits exist at once.
+  // Those of a micro-batch's `tokens` on a rank whose logits exist at once.
   virtual double tokens_with_logits(const Layout& layout, double tokens) const;
-  // Of `seconds` of tensor parallel's collectives in a pass over a layer.
+  // What no computation hides of `seconds` of tensor parallel's collectives in
+  // a pass over a layer.
   virtual double exposed_regions(
       const Training& /*training*/,
       const Layout& /*layout*/,
@@ -71,7 +72,8 @@ struct Program {
   virtual int backward_exchanges(int cp) const { return 2 * cp - 3; }
   virtual TransferTime transfer(const Training& training, const Layout& layout)
       const;
-  // Of so many bytes of weights among the ranks that zero shards over.
+  // Seconds to gather so many bytes of weights among the ranks that zero shards
+  // over.
   virtual double gather_seconds(
       const Training& training,
       const GroupPlace& owners,

@@ -46,7 +46,7 @@ struct HeadWork {
   // Losses of pairs are functions of their tokens' losses: the head is computed
   // for these first, and once more with the gradients.
   int forward_passes = 1;
-  // Of distillation, the k tokens that a teacher names of each place: their ids
+  // The k tokens that a teacher names of each place, in distillation: their ids
   // (8 bytes) and log-probabilities (4) of all micro-batches of a step are on
   // every rank.
   int64_t teacher_tokens = 0;
@@ -72,7 +72,8 @@ struct Training {
   // Where the groups of an axis, and of dp x cp, which reduces gradients, lie.
   GroupPlace place(const ParallelDims& dims, Axis axis) const;
   GroupPlace place_dp_cp(const ParallelDims& dims) const;
-  // Where ranks that divide a layer's experts lie, and those that have the same.
+  // Where ranks that divide a layer's experts lie, and those that have the
+  // same.
   GroupPlace place_expert_parallel(const ParallelDims& dims) const;
   // See place_expert_parallel().
   GroupPlace place_expert_replicas(const ParallelDims& dims) const;
@@ -87,7 +88,7 @@ struct Training {
   std::vector<int> stage_layers;  // empty: cut by cost
 
  private:
-  // Of every `apart`-th of the ranks of dp x cp, `count` of them.
+  // Where `count` ranks lie, every `apart`-th one of dp x cp.
   GroupPlace place_replicas(const ParallelDims& dims, int apart, int count)
       const;
 };
@@ -98,7 +99,7 @@ struct ParameterSplit {
   double of_experts = 0;  // the ranks that have the same experts
 };
 
-// Of a micro-batch on a rank of cp.
+// The tokens of a micro-batch on a rank of cp.
 double local_tokens(const Training& training, const Layout& layout);
 // [tokens, C] between the regions of tensor parallel, in 2 bytes.
 double hidden_bytes(const Training& training, const Layout& layout);

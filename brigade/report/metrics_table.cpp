@@ -13,7 +13,8 @@ namespace {
 
 constexpr size_t kWarmupSteps = 3;
 
-// Of the steps that have the value; NaN: none has.
+// The mean over the steps that have the value, without those that warm up; NaN:
+// none has it.
 double mean_of(const std::vector<nlohmann::json>& steps, const char* key) {
   const size_t first = steps.size() > kWarmupSteps ? kWarmupSteps : 0;
   double sum = 0;

@@ -26,7 +26,7 @@ struct RunSummary {
   double tokens_per_second_per_device =
       std::numeric_limits<double>::quiet_NaN();
   double mfu = std::numeric_limits<double>::quiet_NaN();  // percent
-  // Of the last step; NaN where it was not finite.
+  // The last step's loss; NaN where it was not finite.
   double loss = std::numeric_limits<double>::quiet_NaN();
 };
 
@@ -36,7 +36,7 @@ RunSummary summarize(const RunRecord& run);
 std::string to_csv(const std::vector<RunSummary>& runs);
 // A page that opens offline; a click on a column's head sorts by it.
 std::string to_html(const std::vector<RunSummary>& runs);
-// For a terminal.
+// A table for a terminal.
 std::string to_text(const std::vector<RunSummary>& runs);
 
 }  // namespace brigade

@@ -16,7 +16,8 @@ struct PlanPage {
   std::string title;                  // "llama-3-8b on 512 x h100"
   const Device* device = nullptr;     // not owned
   std::vector<StepEstimate> layouts;  // quickest first; at least one
-  // Of the first layout, or of the part of its micro-batches that is drawn.
+  // The timeline of the first layout, or of the part of its micro-batches that
+  // is drawn.
   Simulation timeline;
   int64_t drawn_micro_batches = 0;
   int64_t micro_batches = 0;  // of a step

@@ -42,8 +42,8 @@ void keep_last_buckets(json& steps) {
   }
 }
 
-// For the same reason the tokens of each expert are of steps evenly chosen over
-// the run, the last one among them.
+// Only steps evenly chosen over the run, the last one among them, keep the
+// tokens of each expert, for the same reason.
 void thin_out_expert_rows(json& steps) {
   constexpr size_t kMostSteps = 100;
   constexpr size_t kMostNumbers = 100'000;

@@ -7,7 +7,7 @@
 
 namespace brigade {
 
-// In the order of the format's own enum, narrowest first: its writer puts
+// The order is that of the format's own enum, narrowest first: its writer puts
 // tensors in descending order of this.
 enum class SafetensorsDtype : uint8_t {
   kBool,

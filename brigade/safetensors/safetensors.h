@@ -35,7 +35,7 @@ class SafetensorsFile {
   const std::filesystem::path& path() const { return file_.path(); }
   uint64_t size_bytes() const { return file_.size_bytes(); }
 
-  // In the order of their data.
+  // The tensors in the order of their data.
   const std::vector<SafetensorsTensor>& tensors() const { return tensors_; }
   // nullptr when the file does not hold it.
   const SafetensorsTensor* find(std::string_view name) const;

@@ -50,7 +50,8 @@ class SafetensorsWriter {
 
   // Precondition: every tensor is written.
   void commit();
-  // Of the whole file, after commit(). Precondition: Digest::kSha256.
+  // The digest of the whole file, after commit(). Precondition:
+  // Digest::kSha256.
   FileDigest digest() { return file_.digest(); }
 
  private:

@@ -16,8 +16,8 @@ int64_t round_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// Of one dtype and group: the bucket being filled, where in the order its last parameter
-// stands, and the bytes of the parameters that are in no bucket yet.
+// One dtype and group: the bucket being filled, where in the order its last
+// parameter stands, and the bytes of the parameters that are in no bucket yet.
 struct OpenBucket {
   PlannedBucket bucket;
   size_t last_position = 0;

@@ -74,8 +74,8 @@ struct LrScheduleOptions {
   double warmup_fraction = 0;
   double decay_fraction = 0.2;
   std::optional<LrTable> table;  // kTable
-  // Of a table by tokens: step s begins after (s - 1) * step_tokens +
-  // tokens_ahead of them. tokens_ahead is what steps of another size trained.
+  // A table by tokens: step s begins after (s - 1) * step_tokens + tokens_ahead
+  // of them. tokens_ahead is what steps of another size trained.
   int64_t step_tokens = 0;
   int64_t tokens_ahead = 0;
 };

@@ -40,7 +40,7 @@ struct ParallelLinearOptions {
   // Magnitudes are cut as outputs are; those of a row-parallel linear, whole on
   // every rank, have the gradient of its bias.
   std::vector<ops::LowRank> adapters = {};
-  // Of the adapters' inputs: one key for each of the N tokens;
+  // The dropout of the adapters' inputs: one key for each of the N tokens;
   // row_parallel_linear() says which features it has.
   ops::InputDropout dropout = {};
 };

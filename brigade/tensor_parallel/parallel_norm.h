@@ -9,7 +9,7 @@ namespace brigade {
 // x: [.., C / R], the rank's part of [.., C], and weight: [C / R] likewise;
 // returns the rank's part of the norm. Where ranks hold the same part (kv
 // heads, of which there are fewer than ranks), each part is held equally often.
-// Of one rank it is ops::rms_norm; of several it is composed of ATen's ops,
+// On one rank it is ops::rms_norm; on several it is composed of ATen's ops,
 // whatever options.kernels are.
 //
 // Sent: an all-reduce of one float for each row of x, and of another in

@@ -20,8 +20,8 @@ Tensor exchange_and_add(Communicator& group, int ranks, const Tensor& mine) {
       continue;
     }
     part = torch::empty_like(mine);
-    // The lower rank of a pair sends first: a backend that carries out a
-    // pair's messages one after the other would wait for ever otherwise.
+    // The lower rank of a pair sends first: a backend that carries out a pair's
+    // messages one after the other would otherwise never get past the first.
     if (group.rank() < first + i) {
       works.push_back(group.send(mine, first + i));
       works.push_back(group.recv(part, first + i));

@@ -7,7 +7,7 @@
 //     which each rank applies to its own tokens.
 // shard.h says which (ParamShard::gradient_ranks).
 //
-// The parts are added once a step, not once a micro-batch: a sum over ranks
+// The parts are added once per step, not per micro-batch: a sum over ranks
 // commutes with the one over micro-batches and with the data parallel's. So it
 // is called between the grad sync's finish() and the norm of the gradients, on
 // main_grad: right with accumulation, with ops that add to main_grad inside
@@ -23,13 +23,13 @@
 
 namespace brigade {
 
-// Adds up each of `gradients` over runs of `ranks` consecutive ranks of the
-// group: [0, ranks), [ranks, 2 * ranks), ... Every member gets the same bits.
-// In place; contiguous tensors of one dtype, of the same shapes on all ranks.
-// ranks divides the group's size.
+// Adds up each of `gradients` in place over runs of `ranks` consecutive ranks
+// of the group: [0, ranks), [ranks, 2 * ranks), ... Every member gets the same
+// bits. Contiguous tensors of one dtype, of the same shapes on all ranks.
+// `ranks` divides the group's size.
 //
-// Packs them into one message. Bytes sent a rank, n in total: a run that is the
-// whole group all-reduces, 2n(R-1)/R; shorter ones exchange their parts
+// Packs them into one message. Bytes sent per rank, n in total: a run that is
+// the whole group all-reduces, 2n(R-1)/R; shorter ones exchange their parts
 // directly, n * (ranks - 1) (runs are short: tp / kv heads).
 void sum_over_replicas(
     Communicator& group,

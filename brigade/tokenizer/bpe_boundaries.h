@@ -3,9 +3,9 @@
 // A merge of tokens A and B reaches across the boundary between two characters
 // x and y only if A ends with x and B begins with y. So a boundary x|y is safe,
 // whatever stands around it, when no merge has such an A and B; the parts on
-// both sides then merge independently, and each can be looked up in a cache.
-// In a Llama 2 vocabulary "▁" begins words and never follows a letter, so a
-// whole text without a pre-tokenizer still falls apart into its words.
+// both sides then merge independently, and each can be looked up in a cache. A
+// Llama 2 vocabulary's "▁" begins words and never follows a letter, so a whole
+// text without a pre-tokenizer still falls apart into its words.
 #pragma once
 
 #include <cstdint>

@@ -39,7 +39,8 @@ class BpeModel : public TokenModel {
 
   std::string file_;
   const Vocabulary vocabulary_;
-  // In front of every character of a word but the first, and behind the last.
+  // They stand before every character of a word but the first, and behind the
+  // last.
   std::string prefix_;
   std::string suffix_;
   BpeMergeTable merges_;

@@ -45,7 +45,7 @@ class ByteTrie {
   }
 
  private:
-  // Of node i: its label, its value (-1: no key ends here), and its children
+  // Node i has label i, value i (-1: no key ends here) and the children
   // [first_child_[i], first_child_[i + 1]).
   std::vector<char> labels_;
   std::vector<int32_t> values_;

@@ -50,7 +50,7 @@ class Translator {
   std::map<std::string, int, std::less<>> names_;
   int groups_ = 0;
   int depth_ = 0;
-  // Of the character before, without regard to case: \0 if there is none.
+  // The character before, without regard to case: \0 if there is none.
   char32_t before_ = 0;
 
   // Up to the end or a ), which stays.

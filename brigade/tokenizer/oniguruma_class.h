@@ -39,8 +39,8 @@ struct CharacterType {
   std::string members;  // as within [...]
   // Those that it lacks, as within [...]; empty: there is no such spelling.
   std::string lacking;
-  // Of a set without regard to case: what must join the members so that it
-  // holds the other case of each; absent: not known.
+  // What must join the members of a set without regard to case so that it holds
+  // the other case of each; absent: not known.
   std::optional<std::string> other_cases;
   // Whether one of its characters folds to several ("ß" to "ss").
   bool folds_to_several = true;

@@ -5,7 +5,7 @@
 
 namespace brigade {
 
-// Of "Internal: file.cc(660) [condition] Vocabulary size too high." the words;
+// The words of "Internal: file.cc(660) [condition] Vocabulary size too high.";
 // empty where there are none behind the condition.
 inline std::string words_of_sentencepiece(const std::string& reason) {
   const size_t condition = reason.rfind("] ");

@@ -37,9 +37,9 @@ std::string StreamingDecoder::give(const std::string& whole, size_t end) {
 std::string StreamingDecoder::push(int32_t id) {
   pending_.push_back(id);
   const std::string whole = decode_all();
-  // Of bytes that are no character, those that an incomplete one can have stay
-  // back in any case; more only for a while, because byte fallback writes a
-  // whole run of byte tokens as U+FFFD until its last character is complete.
+  // Bytes that are no character stay back, in any case as many as an incomplete
+  // one can have; more only for a while, because byte fallback writes a whole
+  // run of byte tokens as U+FFFD until its last character is complete.
   const bool overdue = pending_.size() >= kMaxPending;
   const size_t most = overdue ? 3 : whole.size();
   const size_t end = stable_size(whole, most);

@@ -73,7 +73,8 @@ void HuggingFaceTokenizer::read_added_tokens(const JsonNode& list) {
     read_added_token(list.element(i), scratch);
 }
 
-// Of the tokens with one content the first keeps the id, the last the flags.
+// Where several listed tokens have one content, the first keeps the id, the
+// last the flags.
 void HuggingFaceTokenizer::add_tokens_beside(const TokensBeside& beside) {
   RegexScratch scratch;
   const auto is_named = [&](const std::string& content) {

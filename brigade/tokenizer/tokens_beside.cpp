@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// In the order in which they are added. Tokens of a model's own, such as
+// The order is that in which they are added. Tokens of a model's own, such as
 // "image_token", follow in the order of the file.
 constexpr std::array kSpecialKeys = {
     "bos_token",

@@ -24,8 +24,8 @@ SpecialNames special_names_beside(const std::filesystem::path& path);
 // the id that it has already, or the next free one, whatever a file says.
 struct TokensBeside {
   SpecialNames names;
-  // Of "added_tokens_decoder", or of an added_tokens.json. They replace the
-  // flags that the tokenizer.json gives the same token.
+  // The tokens of "added_tokens_decoder", or of an added_tokens.json. They
+  // replace the flags that the tokenizer.json gives the same token.
   std::vector<AddedToken> listed;
   // added_tokens.json gives way to a token that the tokenizer.json has at its
   // id; "added_tokens_decoder" does not.

@@ -112,7 +112,7 @@ size_t grapheme_end(std::string_view text, size_t at) {
     return static_cast<signed char>(text[offset]) >= 0;
   };
   size_t end = at + utf8_length(text[at]);
-  // Of two ASCII characters, only CR LF are one cluster.
+  // The only cluster of two ASCII characters is CR LF.
   if (is_ascii(at) && end < text.size() && is_ascii(end) &&
       !(text[at] == '\r' && text[end] == '\n'))
     return end;

@@ -147,7 +147,7 @@ void UnigramModel::tokenize(
 
 // The search for the best path. Where no token reaches across a position, the
 // path up to there is final and handed over, so that memory stays small in a
-// text of any length. The score is carried on, not begun anew: with other
+// text of any length. The score is carried on, not begun again: with other
 // rounding, other paths of equal score would win.
 class UnigramModel::Search {
  public:

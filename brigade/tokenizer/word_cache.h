@@ -8,7 +8,7 @@
 
 namespace brigade {
 
-// Bounded: when full it starts anew. Not thread-safe; one for each thread.
+// Bounded: when full it is cleared. Not thread-safe; one for each thread.
 class WordCache {
  public:
   // How the word is to be read; the same bytes differ between kinds.
@@ -18,11 +18,11 @@ class WordCache {
   // Appends the word's tokens to `ids`; false when it is not known. Words have
   // at most kMaxWordBytes.
   bool find(Kind kind, std::string_view word, std::vector<int32_t>& ids);
-  // For a word that find() did not know.
+  // Keeps a word that find() did not know.
   void insert(Kind kind, std::string_view word, std::span<const int32_t> ids);
 
   // Appends the word's tokens, which `encode()` appends if they are not known.
-  // Of any length; long words are not remembered.
+  // Words may have any length; long ones are not remembered.
   template <typename Encode>
   void append(
       Kind kind,

@@ -11,7 +11,7 @@
 namespace brigade {
 namespace {
 
-// Of all groups of an axis, those with members on several hosts.
+// How many of all groups of an axis have members on several hosts.
 struct SplitGroups {
   int split = 0;
   int groups = 0;

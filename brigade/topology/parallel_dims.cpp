@@ -19,7 +19,7 @@ struct AxisRow {
   int Coordinate::*position;
 };
 
-// In the order of Axis.
+// The order is that of Axis.
 constexpr AxisRow kRows[] = {
     {"dp", "data parallel", &ParallelDims::dp, &Coordinate::dp},
     {"tp", "tensor parallel", &ParallelDims::tp, &Coordinate::tp},

@@ -21,13 +21,13 @@ namespace brigade {
 // Coordinate and of ParallelDims, and a row of the table in the source. Config
 // keys, options, reports and files walk these lists.
 enum class Axis { kDp, kTp, kPp, kCp };
-// In the order in which people name them.
+// The axes in the order in which people name them.
 inline constexpr std::array<Axis, 4> kNamedAxes = {
     Axis::kDp,
     Axis::kTp,
     Axis::kPp,
     Axis::kCp};
-// In the order of the grid, slowest first.
+// The axes in the order of the grid, slowest first.
 inline constexpr std::array<Axis, 4> kAxes = {
     Axis::kDp,
     Axis::kPp,
@@ -53,14 +53,14 @@ struct Coordinate {
   int cp = 0;
   // From 0 to the axis's size - 1.
   int& operator[](Axis axis);
-  // The same.
   int operator[](Axis axis) const;  // the same
-  // In the order of the grid.
+  // The positions in the order of the grid.
   std::vector<int> values() const;
   bool operator==(const Coordinate&) const = default;
 };
 
-// Ranks of one colour form a group: alike for two coordinates, they are in one.
+// Ranks of one colour form a group: where two coordinates have the same colour,
+// their ranks are in one.
 using Colour = std::function<std::vector<int>(const Coordinate& at)>;
 
 // Sizes of the axes. Everything but validate() expects sizes that

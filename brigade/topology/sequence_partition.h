@@ -39,8 +39,8 @@ void validate_sequence_partition(
 std::vector<TokenRange>
 sequence_chunks(int64_t sequence_tokens, int cp, int cp_rank);
 
-// For each local token of `cp_rank` its place in the whole sequence, for
-// rotary positions and for cutting tokens and targets: T / cp of them.
+// The place in the whole sequence of each local token of `cp_rank`, for rotary
+// positions and for cutting tokens and targets: T / cp of them.
 std::vector<int64_t>
 token_positions(int64_t sequence_tokens, int cp, int cp_rank);
 
