@@ -116,7 +116,7 @@ int fail_with_output(int error_number) {
 }  // namespace
 
 int fail_unexpectedly(const std::string& message) {
-  // Of libtorch's allocators, for CPUs and for GPUs.
+  // These words are of libtorch's allocators, for CPUs and for GPUs.
   for (const char* words : {"can't allocate memory", "out of memory"}) {
     if (message.find(words) != std::string::npos)
       return fail_out_of_memory();

@@ -22,16 +22,16 @@ int run_program(int argc, char** argv);
 void tell_failure(ExitCode code, const std::string& message) noexcept;
 // tell_failure(); returns the code.
 int fail(ExitCode code, const std::string& message);
-// Of an error that is none of ours, with what it says.
+// Reports an error that is none of ours, with what it says.
 int fail_unexpectedly(const std::string& message);
-// Of whatever is being handled: its message and its exit code.
+// Reports the exception that is being handled: its message and its exit code.
 int fail_with_current_exception();
 
 // What main() does: run_program(), then what was printed is written. `report`:
 // fail_with_current_exception(), or what handles more kinds of them.
 int run_and_report(int argc, char** argv, int (*report)());
 
-// For std::set_terminate(), of an exception that left a thread: ends the
+// Handles, for std::set_terminate(), an exception that left a thread: ends the
 // process with the message and the exit code that `report` gives.
 [[noreturn]] void end_with_current_exception(int (*report)()) noexcept;
 

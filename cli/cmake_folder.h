@@ -1,5 +1,5 @@
-// brigade --cmake-dir: where find_package(brigade) finds the C++ library that is
-// installed beside this program.
+// brigade --cmake-dir: where find_package(brigade) finds the C++ library that
+// is installed beside this program.
 #pragma once
 
 namespace brigade::cli {

@@ -38,8 +38,8 @@ std::vector<std::string> option_names(const CommandRow& command) {
   return names;
 }
 
-// In single quotes, for any of the three shells' common ground: none of ours
-// has a quote or a backslash in it that must survive.
+// The text in single quotes, which all three shells read: none of ours has a
+// quote or a backslash in it that must survive.
 std::string quoted(const std::string& text) {
   std::string result = "'";
   for (const char c : text) {

@@ -10,8 +10,8 @@
 namespace brigade::cli {
 
 // How many tokens a teacher's file names of each place; before it is made those
-// that `evaluate --top-k` names without --k. Throws DataError for a file that is
-// none.
+// that `evaluate --top-k` names without --k. Throws DataError for a file that
+// is none.
 int64_t teacher_tokens_of(const std::filesystem::path& teacher);
 
 // One line: what the head keeps and computes for a loss other than

@@ -112,8 +112,8 @@ json make_config(const CreateConfigArguments& arguments) {
   return config;
 }
 
-// Of the config and the command line. What is wrong in either is reported by
-// parse_train_config().
+// The values of the config and the command line. What is wrong in either is
+// reported by parse_train_config().
 GivenValues given_values(
     const json& config,
     const std::vector<std::string>& overrides) {

@@ -41,7 +41,7 @@ struct CreateConfigArguments {
   std::vector<std::string> overrides;  // group.key=value
 };
 
-// Of create_config.py.
+// The default of create_config.py.
 inline constexpr const char* kDefaultModel =
     "HuggingFaceTB/SmolLM-360M-Instruct";
 

@@ -50,7 +50,8 @@ std::string shared_text(const fs::path& path, const ProcessMesh& mesh) {
       .text_of(0, mesh.rank() == 0 ? read_whole_text(path) : std::string());
 }
 
-// Throws NumericError for a log-probability of `part` of text or dataset `name`.
+// Throws NumericError for a log-probability of `part` of text or dataset
+// `name`.
 void check_finite(
     double value,
     const std::string& name,
@@ -96,7 +97,7 @@ class Evaluation {
  private:
   bool prints() const { return mesh_.rank() == 0; }
 
-  // A device or a pipe cannot be written anew after each task.
+  // A device or a pipe cannot be written again after each task.
   bool has_scores_at_end() const {
     return !arguments_.scores.empty() && is_written_in_place(arguments_.scores);
   }
@@ -125,10 +126,10 @@ class Evaluation {
                                       : all;
   }
 
-  // Of tokens [0, count), all but the first of which are predicted, in windows
-  // that follow one another. read(begin, into) fills `into`; drop(begin,
-  // targets), which may be empty, puts kNoTarget in place of those that do not
-  // count.
+  // The loss of tokens [0, count), all but the first of which are predicted, in
+  // windows that follow one another. read(begin, into) fills `into`;
+  // drop(begin, targets), which may be empty, puts kNoTarget in place of those
+  // that do not count.
   using Read = std::function<void(int64_t begin, std::span<int64_t> tokens)>;
   TokenLoss loss_of(
       const std::string& name,
@@ -231,7 +232,7 @@ class Evaluation {
     report(arguments_.dataset, loss, 0);
   }
 
-  // Of `tokens` tokens, which the dataset's tokenizer has, the likeliest ones.
+  // Writes the likeliest of `tokens` tokens, which the dataset's tokenizer has.
   void write_top_k(const TokenDataset& data, int64_t tokens) {
     const int64_t vocabulary = std::min(tokens, stored_.model().vocab_size);
     if (arguments_.most_tokens > 0)

@@ -60,7 +60,8 @@ std::vector<std::string> prompts_of(
   return prompts;
 }
 
-// Of the command line and of the file. Standard input is rank 0's alone.
+// The prompts of the command line and of the file. Standard input is rank 0's
+// alone.
 std::vector<std::string> read_prompts(const GenerateArguments& arguments) {
   std::vector<std::string> prompts = arguments.prompts;
   for (std::string& prompt : prompts) {

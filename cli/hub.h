@@ -19,8 +19,8 @@ HubOptions hub_options(const GetEnv& getenv);
 // HF_TOKEN, unless it is empty.
 void fetch_model_if_missing(TrainConfig& config, const std::string& token = "");
 
-// For what brigade measures of this machine: XDG_CACHE_HOME/brigade or
-// ~/.cache/brigade; empty when there is no home.
+// Where brigade keeps what it measures of this machine: XDG_CACHE_HOME/brigade
+// or ~/.cache/brigade; empty when there is no home.
 std::filesystem::path cache_folder(const GetEnv& getenv);
 
 }  // namespace brigade::cli

@@ -41,7 +41,7 @@ std::string progress(const CheckpointManifest& manifest) {
 
 std::string layout(const CheckpointManifest& manifest) {
   const ParallelDims dims = dims_of(manifest.config);
-  // Of no stage 0, and older ones know no stages.
+  // Stage 0 is not mentioned, and older checkpoints know no stages.
   const int64_t zero =
       config_number(manifest.config, "distributed", "zero_stage", 0);
   const std::string sharded =

@@ -21,8 +21,8 @@ bool is_hugging_face(const std::filesystem::path& path);
 // for a Hugging Face folder, which has no run.
 std::filesystem::path find_run(const std::filesystem::path& path);
 
-// Hugging Face's config.json of a model, and where it stands, as messages begin:
-// "FILE: ", "FILE: /model".
+// Hugging Face's config.json of a model, and where it stands, as messages
+// begin: "FILE: ", "FILE: /model".
 struct NamedModelConfig {
   nlohmann::json config;
   std::string place;

@@ -136,7 +136,7 @@ CLI::Validator whole_number(int64_t least, int64_t most) {
         if (error == std::errc() && parsed == end && number >= least &&
             number <= most)
           return std::string();
-        // Of one that only has too many digits, the most is news.
+        // Where a number only has too many digits, the most is news.
         const bool is_too_large = error == std::errc::result_out_of_range;
         return fmt::format(
             "expected a whole number{}{}, not '{}'",

@@ -65,8 +65,9 @@ void supervise_and_print(
     const SupervisorOptions& options,
     RestartOptions restarts = {});
 
-// For an option's check(), in place of CLI11's own, so that all say the same of
-// a value that is wrong. `most` is also what the option's type can hold.
+// Validators for an option's check(), in place of CLI11's own, so that all say
+// the same of a value that is wrong. `most` is also what the option's type can
+// hold.
 CLI::Validator whole_number(int64_t least, int64_t most);
 CLI::Validator at_least(int64_t least);
 CLI::Validator number_between(double least, double most);

@@ -31,7 +31,8 @@ std::string without_dashes(std::string_view name) {
   return std::string(name);
 }
 
-// Of a word that is neither an option nor a value of this command.
+// What to say about a word that is neither an option nor a value of this
+// command.
 std::string explain_extra(const CLI::App& command, const std::string& word) {
   const std::string help =
       fmt::format("{} --help lists all", full_name(command));

@@ -36,7 +36,7 @@ struct PlanArguments {
 struct Model {
   planner::ModelFile file;
   nlohmann::json config;  // what parse_model_file() read
-  // Of a training config.
+  // The loss and the optimizer of a training config.
   planner::HeadWork head = {};
   OptimizerOptions optimizer = {};
 };

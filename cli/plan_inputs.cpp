@@ -36,7 +36,7 @@ const Json& hugging_face_config(const Json& file) {
              : file;
 }
 
-// Of a group of a training config; empty: it is not there, or no text.
+// A text of a group of a training config; empty: it is not there, or no text.
 std::string text_at(const Json& file, const char* group, const char* key) {
   const auto found = file.find(group);
   return found != file.end() && found->is_object() && found->contains(key) &&
@@ -54,7 +54,8 @@ void read_choice(const Json& file, const char* key, Enum& value) {
   }
 }
 
-// Of a training config, whose loss may be another than cross-entropy.
+// What a training config asks of the head: its loss may be another than
+// cross-entropy.
 planner::HeadWork head_work(const Json& file) {
   LossOptions loss;
   read_choice(file, "loss", loss.kind);
@@ -65,7 +66,7 @@ planner::HeadWork head_work(const Json& file) {
           : 0);
 }
 
-// Of a training config; else AdamW.
+// The optimizer of a training config; else AdamW.
 OptimizerOptions optimizer_of(const Json& file) {
   OptimizerOptions options;
   read_choice(file, "optimizer", options.kind);
@@ -112,7 +113,7 @@ Model read_model(const std::string& given) {
       is_folder ? read_model_config(path)
                 : NamedModelConfig{read_json_file(path), path.string() + ": "};
   std::vector<std::string> problems;
-  // Of a folder the last name in its path, also with a / at its end.
+  // A folder is called by the last name in its path, also with a / at its end.
   const fs::path folder =
       (fs::absolute(path) / (is_folder ? "" : "..")).lexically_normal();
   const std::string name = is_folder || path.filename() == "config.json"

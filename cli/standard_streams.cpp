@@ -18,7 +18,7 @@ void finish_output() {
   const bool is_written = std::fflush(stdout) == 0;
   if (is_written && std::ferror(stdout) == 0)
     return;
-  // Of an earlier failure the reason is lost: another attempt says it.
+  // The reason of an earlier failure is lost: another attempt says it.
   if (is_written)
     static_cast<void>(::write(STDOUT_FILENO, "\n", 1) == 1);
   throw_output_failure(errno);

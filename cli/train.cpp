@@ -149,7 +149,7 @@ std::vector<int> final_exit_codes() {
 }
 
 // A run that trained continues its newest checkpoint. Before the first one it
-// begins anew, in the folder that is its own already; an attempt that ended
+// begins again, in the folder that is its own already; an attempt that ended
 // before its first step left nothing behind.
 std::string continue_run(
     const TrainConfig& config,

@@ -19,7 +19,7 @@ class TrainingOutput : public RunObserver {
       ProgressBar::Visible visible,
       Colour colour = Colour::kNo)
       : visible_(visible), colour_(colour), preparation_(visible) {}
-  // Of the terminal, where stderr is a pipe to it; 0: as stderr says.
+  // The terminal's columns, where stderr is a pipe to it; 0: as stderr says.
   void set_columns(int64_t columns) {
     columns_ = columns;
     preparation_.set_columns(columns);

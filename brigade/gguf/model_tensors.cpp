@@ -67,8 +67,7 @@ std::string_view module_in_gguf(
     const DecoderConfig& config) {
   if (row.expert != kNoExpert)
     return other_name(kExpertLinears, module.substr(module.rfind('.') + 1));
-  // In Gemma it is not the norm before the MLP; GLM's has the name all the
-  // same.
+  // Gemma's is not the norm before the MLP; GLM's is, and has the same name.
   if (module == "post_attention_layernorm") {
     return is_gemma(config) || config.architecture == Architecture::kGlm4Moe
                ? "post_attention_norm"

@@ -108,7 +108,7 @@ std::string directives(const SlurmJob& job) {
   add("array", job.array);
   add("dependency", job.dependency);
   add("chdir", job.working_folder.string());
-  // In a path sbatch replaces %x by what it stands for, %% by %.
+  // sbatch replaces %x in a path by what it stands for, %% by %.
   std::string folder = job.folder.string();
   replace_all(folder, "%", "%%");
   add("output", folder + (job.array.empty() ? "/output" : "/output.%a"));

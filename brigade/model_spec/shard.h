@@ -25,7 +25,7 @@ struct TensorParallelSizes {
   int64_t num_attention_heads = 0;
   int64_t num_key_value_heads = 0;
   int64_t intermediate_size = 0;  // 0: no layer has an MLP of this size
-  // Of the model's experts: 0: it has none.
+  // The sizes of the model's experts; 0: it has none.
   int64_t moe_intermediate_size = 0;
   int64_t shared_expert_size = 0;
 };

@@ -171,7 +171,7 @@ void Tuner::run_steps(
     StageProfile& profile = (*profiles)[s];
     const GradSync& sync = train_step.stages()[s]->sync();
     profile.params = sync.bucket_params();
-    // Of sparse rows, buckets of their own, only what travels takes time.
+    // Sparse rows, in buckets of their own, take time only for what travels.
     for (size_t b = 0; b < sync.plan().buckets.size(); ++b) {
       const PlannedBucket& bucket = sync.plan().buckets[b];
       if (bucket.sparse_row_numel == 0)

@@ -35,7 +35,7 @@ struct TunedCapacity {
 };
 
 struct BucketTuning {
-  // Of this rank's dp x cp group.
+  // The size of this rank's dp x cp group.
   int ranks = 1;
   std::vector<AllReduceSample> samples;
   AllReduceCost cost;

@@ -25,7 +25,7 @@ struct StageParams {
   std::vector<BucketParam> trained;
   std::vector<BucketParam> frozen;
   int64_t optimizer_bytes = 0;  // of their states
-  // Of them, of experts, which fewer ranks hold.
+  // The experts' part of these, which fewer ranks hold.
   int64_t expert_numel = 0;
   int64_t expert_optimizer_bytes = 0;
   int64_t frozen_expert_numel = 0;
@@ -94,7 +94,8 @@ double weight_bytes_of(const std::vector<BucketParam>& params) {
   return bytes;
 }
 
-// Of this rank, per part: what the ranks of dp x cp divide is divided.
+// The bytes of this rank, per part: what the ranks of dp x cp divide is
+// divided.
 struct StateBytes {
   double weights = 0;
   double units = 0;  // of ZeRO's stage 3: the two that are whole at a time

@@ -64,7 +64,7 @@ OuterFragmentOptions outer_fragment_options(const TrainConfig& config);
 LrScheduleOptions lr_schedule_options(
     const TrainingConfig& training,
     int64_t last_step);
-// Of a run that has done so many steps and seen so many tokens.
+// The schedule of a run that has done so many steps and seen so many tokens.
 LrScheduleOptions
 lr_schedule_options(const TrainConfig& config, int64_t steps, int64_t tokens);
 

@@ -26,14 +26,14 @@ class LocalTraining {
  public:
   using Stages = std::vector<std::unique_ptr<StageRuntime>>;
 
-  // `stages` have the initial weights, alike in all groups. `mesh`, divided
+  // `stages` have the initial weights, the same in all groups. `mesh`, divided
   // into groups, and `stages` must outlive it.
   LocalTraining(
       const TrainConfig& config,
       const ProcessMesh& mesh,
       const Stages& stages);
 
-  // Whether step `step` is data parallel over all groups, which are alike then
+  // Whether step `step` is data parallel over all groups, which are equal then
   // and begin their first round with what they have learned together.
   bool is_parallel(int64_t step) const {
     return is_data_parallel(schedule_, step);
@@ -48,7 +48,7 @@ class LocalTraining {
   int groups() const { return mesh_.replica_groups(); }
   int group() const { return mesh_.replica_group(); }
 
-  // For checkpoints. Calls `visit` with each parameter of this rank, in an
+  // Calls `visit`, for checkpoints, with each parameter of this rank, in an
   // order that all ranks of the group share, and with its states, those of the
   // exchange included (OuterFragment::states()): views, to be read or written.
   // Waits for what is under way.

@@ -30,9 +30,9 @@ class MicroBatches {
   const MicroBatch& operator[](int micro_batch) const {
     return batches_[static_cast<size_t>(micro_batch)];
   }
-  // Of the step's micro-batches on this rank, what the loss is a mean over:
-  // targets that have a loss; with a loss of pairs, the pairs, of which the
-  // first rank of context parallel says the number.
+  // What the loss is a mean over, in the step's micro-batches on this rank:
+  // targets that have a loss; with a loss of pairs, the pairs, whose number the
+  // first rank of context parallel says.
   int64_t loss_tokens() const { return loss_tokens_; }
   // int64 [T / cp] on the device: the place in the sequence of each local
   // token.

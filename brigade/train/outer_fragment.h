@@ -74,9 +74,9 @@ class OuterFragment {
   bool is_under_way() const { return is_under_way_; }
 
   // What is kept of one parameter, shaped as it, all float32: kOuterCommon,
-  // kOuterMomentum, kOuterPending (the mean that was sent; valid under way) and,
-  // with rounding, kOuterErrors. Views that checkpoints read and write; none
-  // but on first replicas. Waits for what is under way, which stays so.
+  // kOuterMomentum, kOuterPending (the mean that was sent; valid under way)
+  // and, with rounding, kOuterErrors. Views that checkpoints read and write;
+  // none but on first replicas. Waits for what is under way, which stays so.
   std::vector<State> states(size_t param);
   // After a checkpoint was loaded: the parameters' values are the common ones,
   // and momentum, errors and pending are zero.
@@ -113,7 +113,7 @@ class OuterFragment {
   torch::Tensor errors_;
   torch::Tensor pending_;
   bool is_under_way_ = false;
-  // Of the exchange that is under way, or was the last one.
+  // The exchange that is under way, or was the last one:
   bool is_left_out_ = false;
   int groups_in_mean_ = 1;
   std::future<void> exchange_;  // valid until it was waited for

@@ -18,8 +18,8 @@ struct PartUse {
   uint64_t in_all = 0;   // when the run has ended
 };
 
-// Of a run that has trained on so many samples in so many steps; empty where
-// the data has no parts.
+// What a run has used that has trained on so many samples in so many steps;
+// empty where the data has no parts.
 std::vector<PartUse> count_part_use(
     const TrainConfig& config,
     const TrainingData& data,

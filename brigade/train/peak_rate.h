@@ -12,8 +12,8 @@
 namespace brigade {
 
 // Where measured rates are kept: directory/peak_rate.json, by processor or GPU,
-// number of threads, ranks on the machine and dtype. An unreadable file is
-// measured anew, one that cannot be written is no error.
+// number of threads, ranks on the machine and dtype. Where a file is unreadable
+// the rate is measured again; one that cannot be written is no error.
 struct PeakRateCache {
   std::filesystem::path directory;  // empty: nothing is kept
   enum class Access { kRead, kReadAndWrite };
@@ -40,8 +40,8 @@ double flops_per_token(
 
 // The same of the whole model, however it is cut over ranks.
 double flops_per_token(const DecoderConfig& decoder, int64_t seq_length);
-// Of a run. An adapter's leaves out the gradients of the frozen weights, 2 N;
-// what the adapter itself computes is not counted.
+// The same of a run. An adapter's leaves out the gradients of the frozen
+// weights, 2 N; what the adapter itself computes is not counted.
 double flops_per_token(const TrainConfig& config);
 // What of it is one expert's: of a choice that is dropped it is not computed.
 double flops_per_choice(const TrainConfig& config);

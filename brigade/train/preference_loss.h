@@ -27,7 +27,7 @@
 
 namespace brigade {
 
-// Of P pairs, float64 [P, 2], chosen answers first.
+// Sums over the answers of P pairs, float64 [P, 2], chosen answers first.
 struct PairSums {
   torch::Tensor log_probs;
   torch::Tensor tokens;     // that count
@@ -50,11 +50,11 @@ class PreferenceLoss {
   // `context_parallel`: the ranks that divide each sequence.
   PreferenceLoss(const LossOptions& options, CommunicatorPtr context_parallel);
 
-  // Of a micro-batch whose rows are pairs, 2 p the chosen answer and 2 p + 1
-  // the rejected one; losses: [B * T] of its tokens. The value is 0 but on the
-  // first rank of context parallel, so that a sum over ranks counts each pair
-  // once; the gradient is that of this rank's tokens. One all-reduce of 2 B
-  // numbers over context parallel.
+  // The objective of a micro-batch whose rows are pairs, 2 p the chosen answer
+  // and 2 p + 1 the rejected one; losses: [B * T] of its tokens. The value is 0
+  // but on the first rank of context parallel, so that a sum over ranks counts
+  // each pair once; the gradient is that of this rank's tokens. One all-reduce
+  // of 2 B numbers over context parallel.
   ops::Objective operator()(
       const MicroBatch& batch,
       const torch::Tensor& losses);
@@ -62,7 +62,7 @@ class PreferenceLoss {
   // Sums over the pairs since the last call, counted once over the ranks of
   // context parallel: float64 [6]; see means().
   torch::Tensor take_sums();
-  // Of such sums, added up over ranks. At least one pair.
+  // The means of such sums, added up over ranks. At least one pair.
   static PreferenceMetrics means(const torch::Tensor& sums);
 
  private:

@@ -40,7 +40,7 @@ int64_t nearest_divisor(int64_t heads, double wanted) {
   return nearest;
 }
 
-// Of a whole run, that a run of `steps` has.
+// What a run of `steps` has in the place of `some` of a whole run.
 int64_t share_of(int64_t some, int64_t whole, int64_t steps) {
   const double share = static_cast<double>(some) /
                        static_cast<double>(std::max<int64_t>(1, whole));

@@ -99,9 +99,9 @@ std::vector<std::string> differences(
   return result;
 }
 
-// Of a table of weights what lies before, with the value that it has come to;
-// one number where that never changed. In steps it means something for one
-// number of sequences per step.
+// The part of a table of weights that lies before, with the value that it has
+// come to; one number where that never changed. A table by steps means
+// something only for one number of sequences per step.
 json past_weight(
     const json& weight,
     int64_t steps,

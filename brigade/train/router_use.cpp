@@ -62,8 +62,8 @@ RouterUse sum_up_routers(
   const auto sums =
       torch::zeros({decoder.num_hidden_layers, columns}, torch::kDouble);
   auto at = sums.accessor<double, 2>();
-  // Of the ranks that have the same router one says its norm, the others what
-  // is wrong with theirs.
+  // One of the ranks that have the same router says its norm, the others say
+  // what is wrong with theirs.
   const Coordinate& here = mesh.coordinate();
   const bool is_first = here.dp == 0 && here.cp == 0 && here.tp == 0;
   for (const auto& [layer, of_layer] : noted) {

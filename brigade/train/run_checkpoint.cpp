@@ -38,7 +38,7 @@ bool is_of_base(const Param& param) {
   return param.row->stored_in == StoredIn::kBaseModel;
 }
 
-// In the host's memory, which has room for them.
+// A copy in the host's memory, which has room for it.
 torch::Tensor own_copy(const torch::Tensor& tensor) {
   return tensor.is_cpu() ? tensor.clone() : to_host(tensor);
 }
@@ -46,7 +46,7 @@ torch::Tensor own_copy(const torch::Tensor& tensor) {
 // Whether a rank holds a weight but for its own.
 enum class WholeWeight { kStays, kIsFreed };
 
-// Of the moments and the low halves of masters; a weight that stays is not
+// Copies the moments and the low halves of masters; a weight that stays is not
 // copied.
 void own_copies(State& part, WholeWeight weights) {
   if (part.master_low.defined())
@@ -77,8 +77,8 @@ std::string find_tokenizer(const TrainConfig& config) {
   return {};
 }
 
-// Of its only file that file's own, as if it had been named; of several one
-// over their names and contents.
+// The digest of the folder's only file, as if it had been named; where there
+// are several, one over their names and contents.
 std::string sha256_of_tokenizer_folder(const fs::path& folder) {
   const std::vector<FileToCopy> files = find_tokenizer_files(folder);
   if (files.size() == 1)
@@ -182,7 +182,8 @@ std::optional<fs::path> find_newest_valid(
       steps.size()));
 }
 
-// Of an old checkpoint: as many steps of the batch that its config had.
+// The samples so far; for an old checkpoint, as many steps of the batch that
+// its config had.
 int64_t samples_of(const CheckpointManifest& manifest) {
   if (manifest.samples >= 0)
     return manifest.samples;
@@ -200,8 +201,8 @@ int64_t samples_of(const CheckpointManifest& manifest) {
   }
 }
 
-// Where the stored weight is an average, the master is stored beside it, that of
-// a bf16 weight in any case.
+// Where the stored weight is an average, the master is stored beside it, that
+// of a bf16 weight in any case.
 std::vector<State> optimizer_parts_of(
     const Optimizer& optimizer,
     const Param& param) {
@@ -306,7 +307,7 @@ nlohmann::json describe_data(
     const TrainConfig& config,
     const TrainingData& data) {
   nlohmann::json described = nlohmann::json::object();
-  // Of text that is tokenized while training goes on they are not known yet.
+  // Text that is tokenized while training goes on has no number of tokens yet.
   if (data.text_bytes > 0)
     described["text_bytes"] = data.text_bytes;
   else
@@ -544,7 +545,7 @@ CheckpointToSave checkpoint_of(
     stage->params().visit([&](const Param& param) {
       if (!param.is_counted_here() || is_of_base(param))
         return;
-      // Of those each group has its own.
+      // Each group has its own values of those.
       if (local != nullptr && param.row->trains)
         return;
       Shares& shares =
@@ -585,14 +586,14 @@ uint64_t checkpoint_bytes(const TrainConfig& config) {
         config.training.optimizer,
         row.is_float32 ? WeightWidth::k32Bit : weight_width(config)));
   }
-  // Of each group its weights, moments and errors; the outer optimizer's
-  // momentum, and what is under way.
+  // Each group's weights, moments and errors; the outer optimizer's momentum,
+  // and what is under way.
   const DistributedConfig& distributed = config.distributed;
   const uint64_t outer_bytes =
       distributed.rounds.local_steps == 0
           ? 0
           : 8 + 16 * static_cast<uint64_t>(distributed.replica_groups());
-  // Of each rank's gradients what the wire lost.
+  // What the wire lost of each rank's gradients.
   const bool keeps_errors = distributed.grad_wire == GradWire::kInt8 ||
                             distributed.grad_wire == GradWire::kPowerSgd;
   const uint64_t error_bytes =

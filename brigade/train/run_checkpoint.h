@@ -23,8 +23,8 @@ struct RunPosition {
   int64_t tokens = 0;
   int64_t samples = 0;        // sequences; the next one to train on
   int64_t skipped_steps = 0;  // of `steps`, those that updated nothing
-  // Of the last step that updated something; empty: nothing asks for it. As
-  // saved_choices() reads it, not load_run().
+  // What routers chose in the last step that updated something; empty: nothing
+  // asks for it. As saved_choices() reads it, not load_run().
   ChoicesByLayer choices = {};
 };
 
@@ -64,7 +64,7 @@ struct LoadedRun {
   // have; all begin with its weights, and the mean of its groups' moments.
   bool has_groups = true;
   // The optimizer of the checkpoint, where it is another one than this run's,
-  // whose states then begin anew; empty: the same.
+  // whose states then begin from zero; empty: the same.
   std::string other_optimizer;
 };
 

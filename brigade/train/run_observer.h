@@ -1,6 +1,6 @@
-// What a run reports while it goes on. The trainer calls an observer, and writes
-// the run folder's files itself: a program shows what it likes, a test sees what
-// it needs.
+// What a run reports while it goes on. The trainer calls an observer, and
+// writes the run folder's files itself: a program shows what it likes, a test
+// sees what it needs.
 #pragma once
 
 #include <cstdint>

@@ -35,7 +35,7 @@ class RunSaver {
   // Until poll() or wait() sees its end. Ranks may differ for a moment, so that
   // nothing collective may depend on it.
   bool is_saving() const { return !background_.is_idle(); }
-  // Of the save that was started last, or the step of the checkpoint that is
+  // The step of the save that was started last, or of the checkpoint that is
   // continued; -1: none. The same on all ranks.
   int64_t started_step() const { return started_step_; }
 

@@ -19,7 +19,7 @@ namespace brigade {
 // A step that did not end in time.
 struct Stall {
   std::string reason;
-  // In an operation, so that other ranks are what it waited for.
+  // Whether it waits for other ranks, in an operation.
   bool waits_for_peers = false;
 };
 

@@ -39,7 +39,7 @@ class StageRuntime {
   DecoderModel& model() { return *model_; }
   GradSync& sync() { return params_->sync(); }
   Optimizer& optimizer() { return params_->optimizer(); }
-  // Of the last stage with a loss of pairs; else null.
+  // That of the last stage with a loss of pairs; else null.
   PreferenceLoss* preference_loss() { return preference_loss_.get(); }
   const std::shared_ptr<WeightGradientQueue>& weight_gradients() const {
     return weight_gradients_;
@@ -62,8 +62,8 @@ class StageRuntime {
   // Ends the backwards of buckets that are noted alone: nothing of them stays.
   void end_rehearsal();
   // Between steps: from the next one on gradients are summed over the replicas
-  // of this rank's group (ProcessMesh::replica_groups()), or of all groups. What
-  // grad_wire lost so far is dropped. Nothing where it is so already.
+  // of this rank's group (ProcessMesh::replica_groups()), or of all groups.
+  // What grad_wire lost so far is dropped. Nothing where it is so already.
   enum class Span { kOwnGroup, kAllGroups };
   void reduce_over(const ProcessMesh& mesh, Span span);
   // What grad_wire keeps from step to step.
@@ -86,11 +86,11 @@ class StageRuntime {
   // BalanceOver::kGlobalBatch.
   void set_expert_shares(const ChoicesByLayer& choices);
   // Moves the biases of routers that have one, by bias_update(). Before step(),
-  // which gathers what ZeRO's stage 3 divides: a backward over weights that were
-  // written since is an error.
+  // which gathers what ZeRO's stage 3 divides: a backward over weights that
+  // were written since is an error.
   void move_router_biases(const ChoicesByLayer& choices, double rate);
 
-  // Of an optimizer that averages weights (Optimizer::averages_weights()):
+  // With an optimizer that averages weights (Optimizer::averages_weights()),
   // forward has the averages until hide_averages(). Collective over the
   // replicas.
   void show_averages();
@@ -108,7 +108,7 @@ class StageRuntime {
       const DecoderConfig& decoder,
       const ProcessMesh& mesh);
   void await_weights_of(const ModelUnit& unit);
-  // Of ZeRO's stage 3, in forward and in backward.
+  // Gathers a unit's weights with ZeRO's stage 3, in forward and in backward.
   void use_weights_of(const ModelUnit& unit);
 
   // What reduces buckets now.

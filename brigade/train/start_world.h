@@ -16,7 +16,7 @@ namespace brigade {
 struct WorldStart {
   // Where the ranks meet; null: at the store that the environment names.
   StorePtr store;
-  // Of this rank's operations; null: they are not recorded.
+  // Records this rank's operations; null: they are not recorded.
   FlightRecorderPtr flight_recorder;
   // What can fail without peers; an Error in it ends the start of all ranks.
   // Empty: nothing.

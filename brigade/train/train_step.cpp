@@ -280,9 +280,10 @@ double TrainStep::used_memory_gb() const {
 }
 
 // Requests take two hops, as no collective of every step is over all ranks but
-// what routers sum up, which only models with experts do: the model's all-reduce brings a rank's request to its replica's last stage
-// (heard_), and in the next step the last stages' all-reduce, together with the
-// loss, brings it to all replicas, whose models then pass it on (agreed).
+// what routers sum up, which only models with experts do: the model's
+// all-reduce brings a rank's request to its replica's last stage (heard_), and
+// in the next step the last stages' all-reduce, together with the loss, brings
+// it to all replicas, whose models then pass it on (agreed).
 double TrainStep::sum_up(
     const torch::Tensor& loss_sum,
     const StepRequests& requests,
@@ -480,7 +481,7 @@ void TrainStep::fail_not_finite(int64_t step, const StepResult& result) {
   throw error;
 }
 
-// Not in the first step of a start, whose buckets may be planned anew by what
+// Not in the first step of a start, whose buckets may be planned again by what
 // it sees.
 std::optional<GradientNotes> TrainStep::rehearse_if_due(int64_t step) {
   const int64_t every = config_.training.check_gradients_every;
@@ -593,7 +594,7 @@ TrainStep::run(int64_t step, Trace* trace, const StepRequests& requests) {
     grad_scale *= std::min(
         1.0, config_.training.grad_clip / (result.group_grad_norm + 1e-6));
   result.lr = learning_rate(lr_schedule_, step);
-  // On all ranks alike, also on those whose group has nothing to learn from.
+  // On all ranks, also on those whose group has nothing to learn from.
   if (result.skipped == StepResult::Skipped::kNo)
     balance_routers(result.routers.learned);
   result.exposed_ns = pipeline_wait_ns_;

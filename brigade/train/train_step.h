@@ -47,7 +47,7 @@ struct StepResult {
   // Resident, or of a GPU: the most of the ranks that hold this replica (tp x
   // pp).
   double memory_gb = 0;
-  // Why nothing was updated, alike on all ranks.
+  // Why nothing was updated, the same on all ranks.
   enum class Skipped {
     kNo,
     kNotFinite,      // the loss or a gradient
@@ -57,8 +57,8 @@ struct StepResult {
   RouterUse routers;
   // Why groups were left out of an exchange, a line each (LocalTraining).
   std::vector<std::string> left_out = {};
-  // What any rank asked for, alike on all ranks: in this step's run(), or, on
-  // ranks that are not of the last stage, in the one before.
+  // What any rank asked for, the same on all ranks: in this step's run(), or,
+  // on ranks that are not of the last stage, in the one before.
   StepRequests agreed;
 };
 
@@ -81,7 +81,7 @@ class TrainStep {
   TrainStep(const TrainStep&) = delete;
   TrainStep& operator=(const TrainStep&) = delete;
 
-  // In place of the config's for a run that begins anew.
+  // Replaces the config's schedule, which is that of a run from step 0.
   void set_lr_schedule(const LrScheduleOptions& schedule) {
     lr_schedule_ = schedule;
   }
@@ -194,7 +194,7 @@ class TrainStep {
   // others have not heard of yet.
   StepRequests heard_;
   int64_t runs_ = 0;  // of steps, by this object
-  // Of the step under way:
+  // About the step under way:
   int64_t pipeline_wait_ns_ = 0;
   Trace* trace_ = nullptr;
 };

@@ -122,7 +122,7 @@ class Trainer {
   TrainingData data_;
   std::unique_ptr<TrainStep> step_;
   std::unique_ptr<Evaluation> held_out_;  // null: nothing is held out
-  // Of each part of a mixture, with dataset.eval_parts.
+  // One for each part of a mixture, with dataset.eval_parts.
   std::vector<std::unique_ptr<Evaluation>> held_out_parts_;
   // Rank 0's.
   std::unique_ptr<FolderLock> run_lock_;

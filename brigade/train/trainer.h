@@ -40,8 +40,8 @@ struct TrainingOptions {
   // How long the launcher waits between SIGTERM and SIGKILL; the run says when
   // a save takes longer. std::nullopt: not known.
   std::optional<KillGrace> kill_grace;
-  // Of the config's values that were given, by key: "file", "command line".
-  // For events.jsonl.
+  // Where the config's given values are from, by key: "file", "command line".
+  // Goes into events.jsonl.
   std::map<std::string, std::string> origins;
   // Called on the reporting rank; null: nothing is reported beyond
   // metrics.jsonl. Must live as long as the run.
@@ -51,11 +51,11 @@ struct TrainingOptions {
   StorePtr store;
 };
 
-// Alike on all ranks.
+// The same on all ranks.
 struct TrainingResult {
   TrainingEnd end = TrainingEnd::kFinished;
-  // Of kStopped: the signal that asked for it, whichever rank had it; 0: none
-  // did, the job's time was over.
+  // kStopped: the signal that asked for it, whichever rank had it; 0: none did,
+  // the job's time was over.
   int stop_signal = 0;
 };
 

@@ -14,7 +14,7 @@ namespace brigade::cli {
 namespace {
 
 void add_layout(CLI::App& command, CreateConfigArguments& arguments) {
-  // In the order of create_config.py.
+  // The order is create_config.py's.
   for (const Axis axis : {Axis::kTp, Axis::kCp, Axis::kDp, Axis::kPp}) {
     std::string help = std::string(meaning_of(axis)) + " ranks";
     help[0] = static_cast<char>(std::toupper(help[0]));

@@ -27,7 +27,7 @@ struct ProgramBatch {
   BranchUse branch = BranchUse::kSkip;
 };
 
-// Of one rank.
+// The batch of one rank.
 ProgramBatch batch_of(
     const RandomProgram& program,
     int64_t step,

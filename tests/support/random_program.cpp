@@ -122,7 +122,7 @@ void draw_branch(Draw& draw, P& program) {
 void draw_optimizer(Draw& draw, P& program) {
   using O = ProgramOptimizer;
   const bool is_main_grad = program.options.handover == GradHandover::kMainGrad;
-  // In flat memory a parameter that nothing used has a gradient of zero.
+  // A parameter in flat memory that nothing used has a gradient of zero.
   const bool is_all_used = program.net.branch == Net::Branch::kNone;
   std::vector<O> choices = {O::kSgd};
   if (is_all_used || !is_main_grad)

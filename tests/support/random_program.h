@@ -2,8 +2,8 @@
 // people write them. Drawn from a seed alone, so that a seed names a program.
 //
 // Every program is one that plain torch runs on one process with the batches of
-// all ranks, and that DataParallel has to train alike. What DataParallel
-// refuses by name is not drawn.
+// all ranks, and that DataParallel has to train with the same result. What
+// DataParallel refuses by name is not drawn.
 #pragma once
 
 #include <cstdint>
@@ -109,7 +109,7 @@ struct RandomProgram {
 };
 
 RandomProgram draw_program(uint64_t seed);
-// Of one rank: some keep what they lost. Null: the default.
+// A hook for one rank: some keep what they lost. Null: the default.
 BucketHook make_hook(RandomProgram::Hook hook);
 // All that was drawn, one name=value after the other.
 std::string describe(const RandomProgram& program);

@@ -34,7 +34,7 @@ struct RankRunner {
       void(int size, const std::function<void(int rank, StorePtr store)>& body)>
       run_with_store;
 };
-// In place of threads, for the rest of the process.
+// Has `runner` run ranks in place of threads, for the rest of the process.
 void set_rank_runner(RankRunner runner);
 
 // Whether set_rank_runner() was called.
@@ -43,7 +43,7 @@ bool ranks_are_processes();
 // A communicator without peers.
 CommunicatorPtr make_world_of_one();
 
-// The same with the store, for tests that make groups of their own.
+// run_ranks() with the store, for tests that make groups of their own.
 void run_ranks_with_store(
     int size,
     const std::function<void(int rank, StorePtr store)>& body);

@@ -23,7 +23,7 @@ struct LaunchLedger {
 };
 using LaunchLedgerPtr = std::shared_ptr<LaunchLedger>;
 
-// For a mesh that needs no store.
+// The backend of a mesh that needs no store.
 BackendOptions recording_backend(LaunchLedgerPtr ledger);
 
 }  // namespace brigade::testing

@@ -25,8 +25,8 @@ std::vector<std::string> run_wrapped(
     const std::vector<ProgramValues>& expected,
     const CommunicatorPtr& world);
 
-// Both, with ranks as threads (or what set_rank_runner() says). Empty: alike on
-// all ranks. An exception is a line of its own.
+// Both, with ranks as threads (or what set_rank_runner() says). Empty: the same
+// on all ranks. An exception is a line of its own.
 std::vector<std::string> differences_of(const RandomProgram& program);
 
 }  // namespace brigade::testing
