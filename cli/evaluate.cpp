@@ -42,7 +42,7 @@ using nlohmann::json;
 
 constexpr double kNatsPerBit = std::numbers::ln2;
 
-// On all ranks. Of a pipe it is rank 0 that reads.
+// The text on all ranks; only rank 0 reads a pipe.
 std::string shared_text(const fs::path& path, const ProcessMesh& mesh) {
   if (!is_read_once(path))
     return read_whole_text(path);

@@ -17,7 +17,7 @@ namespace brigade::cli {
 struct InspectArguments {
   std::string path;
   std::string tokenizer;             // to show a dataset's text; empty: its own
-  std::optional<uint64_t> document;  // of a dataset, to show whole
+  std::optional<uint64_t> document;  // the one of a dataset to show whole
   bool list_all = false;             // every tensor on a line of its own
 };
 

@@ -11,7 +11,7 @@ namespace brigade::cli {
 
 struct TemplateArguments {
   std::filesystem::path file;  // in place of the tokenizer's; "": that
-  std::string name;            // of its several; "": the usual one
+  std::string name;            // which of its several; "": the usual one
   std::string variables;       // JSON; "": none
 };
 

@@ -55,7 +55,7 @@ struct EvaluateArguments {
   std::string tokenizer;
   std::filesystem::path text;
   std::string dataset;
-  bool writes_reference = false;  // of a dataset of pairs
+  bool writes_reference = false;  // for a dataset of pairs
   std::filesystem::path top_k;    // a file to write; "": none
   int64_t k = 32;                 // of top_k
   bool by_document = false;       // of top_k

@@ -21,7 +21,7 @@ struct RunPart {
   int64_t begin = 0;
   int64_t offset = 0;
   int64_t numel = 0;
-  size_t run = 0;  // in a list of parts of several runs: which
+  size_t run = 0;  // which of several runs, in a list of their parts
   bool operator==(const RunPart&) const = default;
 };
 

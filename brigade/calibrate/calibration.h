@@ -75,7 +75,7 @@ struct Measurements {
   LayerSample recomputed_layer;  // backward_s: with its forward once more
   std::vector<SharedLayerSample> shared_layers;  // each kind by length
   std::vector<AllReduceSample> all_reduces;      // of gradients
-  OverlapSample overlap;                         // of the same
+  OverlapSample overlap;                         // of gradients too
   std::vector<CollectiveSample> collectives;     // see Machine::collectives
   // The part of the time of computation in which this rank had no CPU because
   // other programs ran: figures of a busy machine are too low.

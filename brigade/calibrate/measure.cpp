@@ -209,9 +209,9 @@ class Measurement {
     }
   }
 
-  // Forward, and the gradients of input and weight: [tokens, n] [n, n]. Of one
-  // layer, where all layers' forwards come before their backwards: operands are
-  // as far from the core as in training.
+  // Seconds of one layer's forward, and its gradients of input and weight:
+  // [tokens, n] [n, n]. All layers' forwards come before their backwards, so
+  // operands are as far from the core as in training.
   double products_seconds(torch::ScalarType dtype, int64_t tokens, int64_t n) {
     const torch::NoGradGuard no_grad;
     struct Layer {

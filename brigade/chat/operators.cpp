@@ -52,7 +52,7 @@ Value whole(const std::string& op, int64_t left, int64_t right) {
     overflows = __builtin_mul_overflow(left, right, &result);
   else if (right == 0)
     throw Fault("a division by zero");
-  else if (right == -1)  // of the lowest number it does not fit
+  else if (right == -1)  // the lowest number / -1 is too large
     overflows = op == "//" && __builtin_sub_overflow(0, left, &result);
   else if (op == "//")
     result = floor_divided(left, right);

@@ -1,6 +1,6 @@
 // Saves beside training: at most one at a time, on a thread of its own.
 //
-//   kIdle --start()--> kWriting --the thread ends--> kDone --wait()--> kIdle
+//   idle --start()--> writing --the thread ends--> done --wait()--> idle
 //
 // start() and wait() are called from the trainer's thread.
 #pragma once

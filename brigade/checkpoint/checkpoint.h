@@ -31,12 +31,12 @@ struct CheckpointTensor {
   uint64_t size_bytes = 0;
   int pieces = 1;
   bool is_whole = true;   // no part is missing
-  bool is_state = false;  // of the optimizer, by the file it is in
+  bool is_state = false;  // the optimizer's, by the file it is in
 };
 
 // A checkpoint on disk. Validates the manifest, the size and the header of
-// every file, and that all files belong to the manifest's run and step; the
-// contents are verified by verify_checkpoint() (verify.h).
+// every file, and that all files belong to the manifest's run and step;
+// find_damage() (verify.h) verifies the contents.
 class Checkpoint {
  public:
   // `path`: DIR; a folder of numbered ones, of which the highest counts; or a

@@ -56,10 +56,10 @@ struct ExportOptions {
 // Writes `out` (hugging_face_export.h) from a checkpoint, a folder of them or a
 // run folder. Without options.dtype every tensor has the bytes that the
 // checkpoint holds; config.json keeps the keys of the config that the model
-// came with; its generation_config.json and tokenizer files come along. Of an
-// adapter's run see merges_adapter. Throws DataError when the checkpoint holds
-// no such model, ConfigError for options that do not go with it, and what
-// export_hugging_face() throws.
+// came with; its generation_config.json and tokenizer files come along.
+// merges_adapter says what becomes of an adapter's run. Throws DataError when
+// the checkpoint holds no such model, ConfigError for options that do not go
+// with it, and what export_hugging_face() throws.
 ExportedModel export_checkpoint(
     const std::filesystem::path& checkpoint,
     const std::filesystem::path& out,

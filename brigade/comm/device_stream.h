@@ -3,7 +3,7 @@
 //
 // Streams and events themselves are libtorch's (c10::impl::
 // DeviceGuardImplInterface): CUDA registers its own, and so does the device of
-// tests/support. The CPU and the meta device have none: work there is done when
+// tests/device. The CPU and the meta device have none: work there is done when
 // a call returns, so that nothing below waits, allocates or fails.
 #pragma once
 
@@ -100,7 +100,7 @@ class StreamScope {
 torch::Tensor to_device(const torch::Tensor& tensor, torch::Device device);
 
 // A copy in CPU memory, there when the call returns: after all that was queued
-// for the tensor on the current stream. Of a CPU tensor, the tensor itself.
+// for the tensor on the current stream. A CPU tensor is returned itself.
 torch::Tensor to_host(const torch::Tensor& tensor);
 
 }  // namespace brigade

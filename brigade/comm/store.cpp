@@ -40,7 +40,7 @@ using C10dStorePtr = c10::intrusive_ptr<c10d::Store>;
 // A server in another process, which may accept requests and never answer one.
 struct RemoteServer {
   std::string address;                   // for messages
-  std::chrono::milliseconds timeout{0};  // of one request; 0: it is no other's
+  std::chrono::milliseconds timeout{0};  // of one request; 0: our own server
 };
 
 // c10d's own waits for a key, which end first, say more.

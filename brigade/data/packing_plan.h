@@ -30,7 +30,7 @@ struct PackingPlan {
 };
 
 // counts[n]: how many pieces there are of length n, for n from 0 to the length
-// of a sequence, counts.size() - 1. Of sequences that have as much left the one
+// of a sequence, counts.size() - 1. Where sequences have as much left, the one
 // that came to it last is taken. O(pieces * log(counts.size())); 16 bytes per
 // piece while it works.
 //

@@ -391,7 +391,7 @@ class Preparation {
       return tokenizer_->cut_before(whole, at);
     };
     if (options_.chat) {
-      text.json_key = "";  // of tables all columns
+      text.json_key = "";  // all columns of tables
       text.takes_lists = true;
     }
     TextReader reader(files_, text);

@@ -41,7 +41,7 @@ struct TeacherFileInfo {
 // What stands before the records.
 struct TeacherFileHeader {
   TeacherFileInfo info;
-  uint64_t num_tokens = 0;  // of the dataset, as the others
+  uint64_t num_tokens = 0;  // the dataset's, as are the others
   uint64_t num_documents = 0;
   std::string fingerprint;
   uint64_t end = 0;  // where the records begin, in bytes
@@ -56,7 +56,7 @@ TeacherFileHeader parse_teacher_header(
 // What the first records say together.
 struct TeacherSummary {
   uint64_t records = 0;    // that were read
-  uint64_t predicted = 0;  // of these those of tokens that something predicts
+  uint64_t predicted = 0;  // those of tokens that something predicts
   double probability = 0;  // that their k tokens have together: the mean
 };
 // Summarizes the first `most` records. Throws DataError, naming file and

@@ -100,8 +100,8 @@ class AtomicFile {
 // The whole file as a string; DataError naming the path if it cannot be read.
 std::string read_text_file(const std::filesystem::path& path);
 
-// Writes through an AtomicFile, or in place (output_path.h). Of a link it
-// writes what the link leads to.
+// Writes through an AtomicFile, or in place (output_path.h); through a link to
+// what it leads to.
 void write_text_file(const std::filesystem::path& path, std::string_view text);
 
 // "data/mine" and ".bin" give "data/mine.bin", whatever dots the name has.

@@ -39,7 +39,7 @@ struct ChatSessionOptions {
   GenerateOptions text;
   std::string system;                   // what stands in front; "": nothing
   std::filesystem::path template_file;  // "": the tokenizer's
-  std::string template_name;            // of its several; "": the usual one
+  std::string template_name;            // of its several; "": the usual
   // More names for the template, and the time it may tell.
   nlohmann::ordered_json variables = nlohmann::ordered_json::object();
   int64_t now = 0;
@@ -55,7 +55,7 @@ struct ChatAnswer {
   End end = End::kMaxTokens;
   std::string text;
   int64_t prompt_tokens = 0;  // of the rendered conversation
-  int64_t kept_tokens = 0;    // of these, those not computed again
+  int64_t kept_tokens = 0;    // those of them not computed again
   int64_t generated_tokens = 0;
   int64_t dropped_turns = 0;  // the oldest, for want of room
 };

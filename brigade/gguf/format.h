@@ -62,8 +62,8 @@ struct GgufEntry {
   GgufValue value;
 };
 
-// The types of tensors that are read and written. Of q8_0, 32 values are a
-// float16 scale and 32 int8.
+// The types of tensors that are read and written. A block of q8_0 is a float16
+// scale and 32 int8.
 enum class GgufType : uint32_t { kF32 = 0, kF16 = 1, kQ8_0 = 8, kBF16 = 30 };
 
 // By its number in a file, or by the name that users give ("q8_0").

@@ -30,7 +30,7 @@ inline constexpr const char* kRopeDivisors = "rope_freqs.weight";
 inline constexpr uint32_t kGgufSigmoid = 2;
 
 // Whether llama.cpp's graph divides the weights of a token's experts by their
-// sum. Of DeepSeek-V3's router an entry says it.
+// sum. With DeepSeek-V3's router an entry says it.
 bool gguf_normalises(Architecture architecture);
 
 // By whose root llama.cpp divides Gemma's scores.

@@ -430,9 +430,9 @@ class Supervisor {
                                : WEXITSTATUS(status) == 128 + end_signal_;
   }
 
-  // A signal that asks for the end came to this rank alone. Of Brigade's own
-  // programs, which agree on it: others may mean anything by such a code. After
-  // a failure the signal was the supervisor's.
+  // A signal that asks for the end came to this rank alone. Only Brigade's own
+  // programs agree on it: others may mean anything by such a code. After a
+  // failure the signal was the supervisor's.
   bool ended_by_own_signal(const Rank& rank) const {
     return end_signal_ == 0 && !rank.was_ended && rank.report->handles_quit() &&
            rank.report->failed_ns() == 0 && WIFEXITED(rank.status) &&

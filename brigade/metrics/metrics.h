@@ -24,7 +24,7 @@ struct StepTimes {
   // Waits inside them for peers along an axis, by Axis; of pp: transfers and
   // bubble. Those of dp are gradients_ms.
   std::array<double, kNamedAxes.size()> axis_ms{};
-  double gradients_ms = 0;  // for gradients, after the last backward
+  double gradients_ms = 0;  // waits after the last backward
   double norm_ms = 0;       // sum over ranks of loss and norm
   double optimizer_ms = 0;
 
@@ -38,7 +38,7 @@ struct StepTimes {
 struct PreferenceMetrics {
   double chosen_reward = 0;
   double rejected_reward = 0;
-  double accuracy = 0;  // of pairs whose chosen answer has the larger reward
+  double accuracy = 0;  // share whose chosen answer has the larger reward
   double chosen_log_prob = 0;  // sums over an answer's tokens, nats
   double rejected_log_prob = 0;
   // By how much chosen answers are ahead.

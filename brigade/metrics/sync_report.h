@@ -10,7 +10,7 @@ namespace brigade {
 // The life of one bucket in steady-clock nanoseconds (brigade/metrics/clock.h).
 struct BucketTiming {
   int index = 0;
-  int64_t bytes = 0;        // of sparse rows: as many as a dense all-reduce
+  int64_t bytes = 0;        // sparse rows: as a dense all-reduce's
   int64_t ready_ns = 0;     // its last gradient arrived
   int64_t launched_ns = 0;  // it and all before it were ready
   int64_t finished_ns = 0;  // the collective ended

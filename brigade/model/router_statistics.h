@@ -15,8 +15,8 @@ namespace brigade {
 // What one layer's router did.
 struct RouterStatistics {
   // How often each expert was chosen by this rank's tokens, and how many of
-  // these choices it had no room for. Of the ranks of tp, which share tokens,
-  // the first counts.
+  // these choices it had no room for. Counted on the first of the ranks of tp,
+  // which share tokens.
   std::vector<int64_t> chosen;
   int64_t dropped = 0;
   // On the model's device: squares of the router's weight, and the sum of the

@@ -105,7 +105,7 @@ struct DecoderConfig {
   double initializer_range = 0.02;
   double rms_norm_eps = 1e-6;
   double rope_theta = 10000.0;
-  double partial_rotary_factor = 1.0;          // of a head's dims, the first
+  double partial_rotary_factor = 1.0;          // share of a head's dims
   std::optional<RopeScaling> rope_scaling;     // of full attention
   std::optional<double> rope_local_base_freq;  // theta of sliding layers
   std::optional<int64_t>

@@ -132,7 +132,7 @@ struct ParameterRow {
 // registers them: embedding; per layer q, k, v, o (a weight before its bias),
 // q_norm, k_norm, gate, up, down (or the router, gate, up and down of each
 // expert, the shared expert, its gate), the norms; the last norm; the head,
-// which a tied model does not have. Of a model with an adapter also the
+// which a tied model does not have. A model with an adapter also has the
 // adapter's, each behind those of its unit (adapter.h); the others are frozen.
 std::vector<ParameterRow> list_parameters(const ModelDescription& model);
 std::vector<ParameterRow> list_parameters(const DecoderConfig& config);

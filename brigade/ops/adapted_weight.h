@@ -8,8 +8,8 @@ namespace brigade::ops {
 
 // W + scale B A; with magnitudes each row times m / its norm. Rounded as PEFT
 // does: the product, the scaled product, the sum. Differentiable by the
-// adapter's tensors; norms are constants (section 4.3 of DoRA's paper).
-// weight: [out, in]. Of the dtype of the adapter's tensors.
+// adapter's tensors; norms are constants (section 4.3 of DoRA's paper). weight:
+// [out, in]. Returns the dtype of the adapter's tensors.
 Tensor adapted_weight(const Tensor& weight, const LowRank& adapter);
 
 }  // namespace brigade::ops

@@ -51,8 +51,8 @@ struct ExpertOrder {
   Tensor is_kept = {};  // bool [N, k]: pairs that have rows; undefined: all
 };
 // experts: int64 [N, k], each among the E of `order`, which has every number
-// below E once. Of pairs that are not kept there are no rows. Reads the counts
-// on the host.
+// below E once. Pairs that are not kept have no rows. Reads the counts on the
+// host.
 ExpertOrder order_by_expert(
     const Tensor& experts,
     const std::vector<int64_t>& order,

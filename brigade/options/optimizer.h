@@ -18,7 +18,7 @@ namespace brigade {
 // Config key "training.optimizer".
 enum class OptimizerKind {
   kAdamW,
-  kMuon,  // of matrices; AdamW for the rest
+  kMuon,  // for matrices; AdamW for the rest
   kSgd,
   kScheduleFreeAdamW,
 };

@@ -56,10 +56,10 @@ struct Device {
   // backward pass with heads of 128.
   std::array<double, kFlashKernels> attention = {0.3, 0.5, 0.5};
   double kernel_gap_s = 2e-6;  // between two kernels of one stream
-  // Measured rates, which `brigade plan --calibrate` writes. Products by dtype,
-  // sizes ascending; empty: from tiles, peak, `sustained`. Of fused
-  // elementwise ops and of the loss's passes over logits; 0: as other passes
-  // over memory.
+  // Measured rates, which `brigade plan --calibrate` writes: products by dtype,
+  // sizes ascending; empty: from tiles, peak, `sustained`. Then fused
+  // elementwise ops and the loss's passes over logits; 0: as other passes over
+  // memory.
   std::array<std::vector<ProductRate>, kProductDtypes> product_rates;
   double elementwise_bytes_per_s = 0;           // forward
   double elementwise_backward_bytes_per_s = 0;  // 0: as forward

@@ -78,12 +78,12 @@ struct GptSizes {
 };
 ModelShape gpt_shape(const GptSizes& sizes, const std::string& name);
 
-// Numbers of weights. Of a layer with experts without those that the router
+// Numbers of weights; for a layer with experts without those that the router
 // chooses from: expert_parameters().
 int64_t layer_parameters(
     const ModelShape& shape,
     LayerMlp mlp = LayerMlp::kOne);
-int64_t layer_matrix_parameters(  // of them matrices
+int64_t layer_matrix_parameters(  // those of matrices alone
     const ModelShape& shape,
     LayerMlp mlp = LayerMlp::kOne);
 // All E experts of one layer; they are matrices. 0: the model has none.

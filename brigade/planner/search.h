@@ -27,7 +27,7 @@ struct SearchOptions {
 struct SearchResult {
   std::vector<StepEstimate> fitting;  // quickest first
   int64_t possible = 0;               // layouts that can train
-  int64_t too_large = 0;              // of these, more than the memory
+  int64_t too_large = 0;              // those that need more memory
   // Where nothing fits: the layout that needs least, and its largest rank.
   Layout least;
   MemoryParts least_memory;

@@ -33,9 +33,9 @@ struct StepEstimate {
   Layout layout;
   StepParts parts;
   double seconds = 0;
-  double mfu = 0;  // of the peak in the products' dtype
+  double mfu = 0;  // share of the peak in the products' dtype
   double tokens_per_s_per_device = 0;
-  double bubble = 0;  // of the pipeline, over its makespan, mean of the ranks
+  double bubble = 0;  // idle share of the pipeline's makespan, mean of ranks
   std::vector<MemoryParts> memory;  // of each rank of the pipeline
   // Exposed communication of each axis; pp's posted transfers are in the
   // bubble.

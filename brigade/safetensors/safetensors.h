@@ -27,7 +27,7 @@ struct SafetensorsTensor {
 class SafetensorsFile {
  public:
   // Throws DataError, with the file, the tensor and the offset in bytes, for
-  // anything that the format forbids (see safetensors_header.h).
+  // anything that the format forbids (see header.h).
   explicit SafetensorsFile(const std::filesystem::path& path);
   SafetensorsFile(SafetensorsFile&&) = default;
   SafetensorsFile& operator=(SafetensorsFile&&) = default;

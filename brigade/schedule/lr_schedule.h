@@ -53,7 +53,7 @@ struct LrPoint {
 };
 
 // Points with linear lines in between; the first holds before it, the last
-// after it. Of ascending `after`, not empty.
+// after it. `after` ascends; not empty.
 struct LrTable {
   // What LrPoint::after counts.
   enum class Unit { kSteps, kTokens };

@@ -91,7 +91,7 @@ class Rehearsal {
     }
     if (action.kind == ActionKind::kBackwardWeight ||
         stage == schedule_.stages() - 1)
-      return true;  // of this rank itself: check_visits()
+      return true;  // this rank's own: check_visits() has seen it
     return is_local(stage, stage + 1)
                ? gradient_exists(stage + 1, micro_batch)
                : exists(ActionKind::kRecvGradient, stage, micro_batch);

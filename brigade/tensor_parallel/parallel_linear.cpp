@@ -57,7 +57,7 @@ Tensor row_parallel_linear(
       .adapters = std::move(adapters),
       .dropout = std::move(dropout)};
   Tensor sum;
-  Tensor passed_by;  // of magnitudes, by what dropout zeroed
+  Tensor passed_by;  // what dropout zeroed, without magnitudes
   if (magnitude.defined() && linear.dropout.is_used()) {
     const ops::DroppedTerms terms =
         ops::dropped_terms(x, weight, options.adapters.front(), linear);

@@ -98,7 +98,7 @@ double weight_bytes_of(const std::vector<BucketParam>& params) {
 // divided.
 struct StateBytes {
   double weights = 0;
-  double units = 0;  // of ZeRO's stage 3: the two that are whole at a time
+  double units = 0;  // ZeRO's stage 3: the two units whole at a time
   double gradients = 0;
   double optimizer = 0;  // moments and, for bf16, the other half of the master
   // On the first rank of each group of low-communication training: common

@@ -2,7 +2,7 @@
 // training exchange it: the weights that all groups have in common, and the
 // outer optimizer that steps them.
 //
-//   kLocal --send()--> kUnderWay --merge() or average()--> kLocal
+//   local --send()--> under way --merge() or average()--> local
 //
 // All of its parameters are held by the same ranks of a group: experts that are
 // divided are apart from the rest. The first of these ranks talks to the other

@@ -21,7 +21,7 @@ int64_t sum_of_bits(const torch::Tensor& tensor);
 
 struct UnlikeReplica {
   std::string name;        // of the first tensor that differs
-  std::vector<int> ranks;  // of the group: the fewer; of two, both
+  std::vector<int> ranks;  // the fewer of the group; of two, both
 };
 
 // Collective over the replicas: as many tensors, in one order, on every rank.

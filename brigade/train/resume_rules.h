@@ -39,7 +39,7 @@ with_past_mixture(const nlohmann::json& config, int64_t steps, int64_t tokens);
 
 struct ResumeChanges {
   std::vector<std::string> refused;  // "training.seed: 42 when saved, now 7"
-  std::vector<std::string> allowed;  // of meaning, named in allow_changes
+  std::vector<std::string> allowed;  // other meaning, named in allow_changes
   std::vector<std::string> course;
 };
 

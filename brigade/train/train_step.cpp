@@ -301,8 +301,8 @@ double TrainStep::sum_up(
   }
 
   // Squares are summed; what memory each rank holds goes along in a place of
-  // its own, so that one collective gathers it too. Of the tp ranks of the last
-  // stage, which all have its tokens, one says their number.
+  // its own, so that one collective gathers it too. One of the tp ranks of the
+  // last stage, which all have its tokens, says their number.
   enum {
     kSquares,
     kBadLoss,

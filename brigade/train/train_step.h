@@ -129,7 +129,7 @@ class TrainStep {
   std::optional<GradientNotes> rehearse_if_due(int64_t step);
   // The step's micro-batches, whose gradients are noted and dropped.
   GradientNotes rehearse();
-  // Collective. Of buckets that were reduced, held against `rehearsed`.
+  // Collective. Holds buckets that were reduced against `rehearsed`.
   void check_gradients(int64_t step, const GradientNotes& rehearsed);
   void divide_waits(
       const FlightRecorder& recorder,

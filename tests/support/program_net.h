@@ -20,8 +20,8 @@ class ProgramNet : public torch::nn::Module {
   // Parameters get values that differ and depend on the options alone.
   explicit ProgramNet(const ProgramNetOptions& options);
 
-  // features: [B, F] of float, ids: [B] of int64. Of each head [B, outputs], or
-  // [B, vocabulary] of one that is tied to the embedding.
+  // features: [B, F] of float, ids: [B] of int64. Returns each head's [B,
+  // outputs], or [B, vocabulary] of one that is tied to the embedding.
   std::vector<torch::Tensor> forward(
       const torch::Tensor& features,
       const torch::Tensor& ids,

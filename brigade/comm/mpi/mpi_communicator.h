@@ -40,8 +40,8 @@ CommunicatorPtr make_mpi_communicator(
     int size,
     CommunicatorOptions options = {});
 
-// Ends MPI if this process started it. For programs that end by _exit(); exit()
-// does it by itself.
+// Ends MPI if this process started it. Called by programs that end by _exit();
+// exit() does it by itself.
 void end_mpi();
 
 }  // namespace brigade

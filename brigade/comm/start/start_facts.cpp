@@ -175,7 +175,7 @@ std::string describe_difference(
   return text;
 }
 
-// Collective. Of a fact in which `rank` differs from rank 0.
+// Throws for a fact in which `rank` differs from rank 0. Collective.
 [[noreturn]] void refuse_fact(
     StartMeeting& meeting,
     const std::vector<std::vector<std::string>>& ranks,

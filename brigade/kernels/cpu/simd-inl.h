@@ -165,8 +165,8 @@ HWY_INLINE VF exp2_of_parts(VF shifted, VF r) {
 
 constexpr float kLog2E = 1.44269504F;
 
-// x within a bound; a NaN stays one. Of a number and a NaN, Min and Max of x86
-// return the second operand, those of other processors the number.
+// x within a bound; a NaN stays one. Where one operand is a NaN, Min and Max of
+// x86 return the second operand, those of other processors the number.
 HWY_INLINE VF at_most(VF bound, VF x) {
 #if HWY_ARCH_X86 && HWY_TARGET < HWY_EMU128
   return hn::Min(bound, x);

@@ -20,7 +20,7 @@ namespace {
 constexpr int kLines = 8;  // rows of a and columns of b that a block has
 static_assert(kRowTile % kLines == 0 && kPanel % kLines == 0);
 
-// kLines lines of depth 4, two in each. Of a last depth of 2 the rest is 0.
+// kLines lines of depth 4, two in each; with a last depth of 2 the rest is 0.
 struct Lines {
   bfloat16x8_t pair[kLines / 2];
 };
