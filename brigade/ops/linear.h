@@ -66,7 +66,7 @@ struct LinearOptions {
   WeightGroup group = WeightGroup::kSeparate;
   // None, or one for each weight; each `a` together is a group as the weights.
   std::vector<LowRank> adapters;
-  // The dropout of what they read. Each has a mask of its own, so that no
+  // The dropout of their inputs. Each has a mask of its own, so that no
   // products of `a` are one.
   InputDropout dropout = {};
 };

@@ -31,7 +31,7 @@ class Part {
     return layout_.micro_batch * training_.batch.sequence_tokens /
            layout_.dims.cp;
   }
-  // The tokens of what lies between the regions of tensor parallel.
+  // The tokens between the regions of tensor parallel.
   double outer_tokens() const {
     const auto all = static_cast<double>(tokens());
     return layout_.tokens == TokenLayout::kSharded ? all / tp_ : all;
