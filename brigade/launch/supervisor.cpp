@@ -242,25 +242,25 @@ class Supervisor {
       return;
     merger_.write_some();
     for (size_t i = 0; i < inputs_.size(); ++i) {
+      // Once: a rank that never stops printing must not keep signals and other
+      // ranks from being looked at.
       if (descriptors[i + 1].revents != 0)
-        read_input(i);
+        read_some(i);
     }
   }
 
-  // All that is there, while there is room for it; -1 takes the input's place
-  // at its end.
-  void read_input(size_t index) {
+  // A buffer of what is there, while there is room for it; -1 takes the input's
+  // place at its end. False: there is no more now.
+  bool read_some(size_t index) {
+    if (inputs_[index] < 0 || merger_.is_full())
+      return false;
     char bytes[65536];
-    while (inputs_[index] >= 0 && !merger_.is_full()) {
-      const ssize_t count = ::read(inputs_[index], bytes, sizeof(bytes));
-      if (count > 0) {
-        merger_.feed(index, {bytes, static_cast<size_t>(count)});
-      } else if (count == 0) {
-        inputs_[index] = -1;
-      } else if (errno != EINTR) {
-        return;
-      }
-    }
+    const ssize_t count = ::read(inputs_[index], bytes, sizeof(bytes));
+    if (count > 0)
+      merger_.feed(index, {bytes, static_cast<size_t>(count)});
+    else if (count == 0)
+      inputs_[index] = -1;
+    return count > 0 || (count < 0 && errno == EINTR);
   }
 
   // After the end of all ranks. The output of a run that went well waits for
@@ -272,7 +272,8 @@ class Supervisor {
     while (true) {
       // Inputs are read in order, each to its end.
       while (finished < inputs_.size() && !merger_.is_full()) {
-        read_input(finished);
+        while (read_some(finished)) {
+        }
         if (!merger_.is_full())
           merger_.finish(finished++);
       }
