@@ -75,7 +75,7 @@ void note_latest(const fs::path& folder, int64_t step) {
 }
 
 std::vector<std::string> clean_up_saves(const fs::path& folder) {
-  std::vector<std::string> removed;
+  std::vector<std::string> lines;
   for (const std::string& name : names_in(folder)) {
     if (const auto step = without_suffix(name, ".old"))
       finish_replacing(folder / *step);
@@ -84,10 +84,18 @@ std::vector<std::string> clean_up_saves(const fs::path& folder) {
         name.starts_with(std::string(kLatestFile) + ".tmp-");
     if (!is_left_over)
       continue;
-    remove_or_throw(folder / name);
-    removed.push_back(name);
+    try {
+      remove_or_throw(folder / name);
+      lines.push_back(
+          fmt::format("removed {}, which a save left unfinished", name));
+    } catch (const StorageError& error) {
+      if (!without_suffix(name, kRemovedSuffix))
+        throw;
+      lines.push_back(fmt::format(
+          "{}; it is no checkpoint any more: remove it", error.what()));
+    }
   }
-  return removed;
+  return lines;
 }
 
 namespace {

@@ -26,8 +26,9 @@ bool has_held_checkpoints(const std::filesystem::path& folder);
 void note_latest(const std::filesystem::path& folder, int64_t step);
 
 // Removes what killed saves left (<step>.tmp and the like), and brings back
-// what was being replaced. Returns the removed names. Only while nobody saves
-// into the folder. Throws StorageError.
+// what was being replaced. Returns a line about each. Only while nobody saves
+// into the folder. Throws StorageError, but for what prune_checkpoints() could
+// not remove either, which is no checkpoint any more.
 std::vector<std::string> clean_up_saves(const std::filesystem::path& folder);
 
 // Before a run continues the checkpoint that the user named, `step` of `run`:

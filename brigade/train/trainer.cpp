@@ -237,9 +237,8 @@ void Trainer::take_folders() {
         "checkpoint.save_dir, or replace them with --overwrite",
         folder.string()));
   }
-  for (const std::string& name : clean_up_saves(folder))
-    observer_.on_message(
-        fmt::format("removed {}, which a save left unfinished", name));
+  for (const std::string& line : clean_up_saves(folder))
+    observer_.on_message(line);
 }
 
 void Trainer::set_aside_others(const LoadedRun& loaded) {
