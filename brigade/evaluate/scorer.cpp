@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "brigade/base/error.h"
+#include "brigade/comm/agreement.h"
 #include "brigade/data/loss_mask.h"
 
 namespace brigade {
@@ -138,39 +139,69 @@ double Scorer::loss_of(const torch::Tensor& ids, const torch::Tensor& targets) {
   return 0;
 }
 
+namespace {
+
+// A window for each row of `ids`, from `first` on, padded with kNoTarget.
+// Returns how many tokens are predicted.
+int64_t read_rows(
+    const LossWindows& windows,
+    int64_t first,
+    torch::Tensor& ids,
+    torch::Tensor& targets) {
+  std::vector<int64_t> window(static_cast<size_t>(windows.length) + 1);
+  std::vector<int64_t> next;
+  auto id = ids.accessor<int64_t, 2>();
+  auto target = targets.accessor<int64_t, 2>();
+  int64_t predicted = 0;
+  for (int64_t row = 0; row < ids.size(0); ++row) {
+    windows.read(first + row, window);
+    next.assign(
+        window.begin() + 1,
+        std::find_if(window.begin() + 1, window.end(), [](int64_t token) {
+          return token < 0;
+        }));
+    std::copy_n(window.begin(), next.size(), &id[row][0]);
+    if (windows.drop_uncounted)
+      windows.drop_uncounted(first + row, next);
+    std::copy(next.begin(), next.end(), &target[row][0]);
+    predicted += std::count_if(next.begin(), next.end(), [](int64_t token) {
+      return token != kNoTarget;
+    });
+  }
+  return predicted;
+}
+
+// What one rank could not read, all say.
+void throw_if_unread(const std::string& problem, const ProcessMesh& mesh) {
+  for (const std::string& text : Agreement(*mesh.world()).texts(problem)) {
+    if (!text.empty())
+      throw DataError(text);
+  }
+}
+
+}  // namespace
+
 TokenLoss Scorer::loss(
     const LossWindows& windows,
     const std::function<void(int64_t)>& progress) {
-  const int64_t length = windows.length;
   TokenLoss mine;
   int64_t forwards = 0;
   double first_bad = std::numeric_limits<double>::infinity();
-  std::vector<int64_t> window(static_cast<size_t>(length) + 1);
-  std::vector<int64_t> next;
+  std::string problem;
   for (int64_t first = 0; first < windows.count; first += windows.rows) {
     progress(first);
-    const int64_t count = std::min(windows.rows, windows.count - first);
     if (!is_mine(first / windows.rows))
       continue;
-    auto ids = torch::zeros({count, length}, torch::kLong);
-    auto targets = torch::full({count, length}, kNoTarget, torch::kLong);
-    auto id = ids.accessor<int64_t, 2>();
-    auto target = targets.accessor<int64_t, 2>();
+    const int64_t count = std::min(windows.rows, windows.count - first);
+    auto ids = torch::zeros({count, windows.length}, torch::kLong);
+    auto targets = torch::full_like(ids, kNoTarget);
     int64_t predicted = 0;
-    for (int64_t row = 0; row < count; ++row) {
-      windows.read(first + row, window);
-      next.assign(
-          window.begin() + 1,
-          std::find_if(window.begin() + 1, window.end(), [](int64_t token) {
-            return token < 0;
-          }));
-      std::copy_n(window.begin(), next.size(), &id[row][0]);
-      if (windows.drop_uncounted)
-        windows.drop_uncounted(first + row, next);
-      std::copy(next.begin(), next.end(), &target[row][0]);
-      predicted += std::count_if(next.begin(), next.end(), [](int64_t token) {
-        return token != kNoTarget;
-      });
+    // All ranks of a model read the same windows, and stop at the same one.
+    try {
+      predicted = read_rows(windows, first, ids, targets);
+    } catch (const DataError& error) {
+      problem = error.what();
+      break;
     }
     const double nats = loss_of(ids, targets);
     ++forwards;
@@ -185,6 +216,7 @@ TokenLoss Scorer::loss(
       forwards,
       most_of_replica((windows.count + windows.rows - 1) / windows.rows));
   progress(windows.count);
+  throw_if_unread(problem, mesh_);
   const auto total = torch::tensor(
       {mine.nats, static_cast<double>(mine.tokens)}, torch::kDouble);
   add_up(total, mesh_);
