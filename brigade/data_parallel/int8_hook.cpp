@@ -1,4 +1,5 @@
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "brigade/comm/sums/rounded_sum.h"
@@ -15,8 +16,17 @@ struct RoundedBucket : KeptOfBucket {
   RoundedBucket(const BucketView& bucket, Communicator& communicator)
       : names(bucket.names),
         ranges(ranges_of(bucket)),
-        sum(WireFormat::kInt8, ranges, communicator),
-        errors(torch::zeros_like(bucket.main_grad)) {}
+        errors(torch::zeros_like(bucket.main_grad)) {
+    sum_over(communicator);
+  }
+
+  // After regroup() over other ranks than before; errors are this rank's.
+  void sum_over(Communicator& communicator) {
+    if (group == &communicator)
+      return;
+    group = &communicator;
+    sum.emplace(WireFormat::kInt8, ranges, communicator);
+  }
 
   static std::vector<FlatRange> ranges_of(const BucketView& bucket) {
     std::vector<FlatRange> ranges;
@@ -36,7 +46,8 @@ struct RoundedBucket : KeptOfBucket {
 
   std::vector<std::string> names;
   std::vector<FlatRange> ranges;  // of the parameters
-  RoundedSum sum;
+  Communicator* group = nullptr;
+  std::optional<RoundedSum> sum;
   torch::Tensor errors;  // as main_grad
 };
 
@@ -56,12 +67,13 @@ class Int8Reduction {
         memory_->add(made);
       return made;
     });
+    state->sum_over(communicator);
     return reductions_.add(
         communicator,
-        {.first = state->sum.scatter(bucket.main_grad, state->errors),
-         .second = [state] { return state->sum.gather(); },
-         .last = [state] { state->sum.finish(); },
-         .reduced_bytes = state->sum.wire_bytes()});
+        {.first = state->sum->scatter(bucket.main_grad, state->errors),
+         .second = [state] { return state->sum->gather(); },
+         .last = [state] { state->sum->finish(); },
+         .reduced_bytes = state->sum->wire_bytes()});
   }
 
  private:

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "brigade/base/error.h"
+#include "brigade/data_parallel/bucket_hook.h"
 #include "brigade/comm/gloo/gloo_communicator.h"
 #include "brigade/data_parallel/bucketed_grad_sync.h"
 #include "brigade/data_parallel/clip_grad.h"
@@ -374,6 +375,31 @@ TEST(GroupsOfRanks, RegroupingReducesOverTheOtherRanksFromTheNextStepOn) {
       EXPECT_THROW(sync->regroup(pair, all), ConfigError);
     });
   }
+}
+
+// The hook's sums are of a group, which may be gone.
+TEST(GroupsOfRanks, Int8HookReducesOverTheOtherRanksAfterRegrouping) {
+  run_pairs([&](const CommunicatorPtr& all, const CommunicatorPtr& pair) {
+    const auto weight = torch::ones({3}, torch::requires_grad());
+    GradSyncOptions options;
+    options.reduction = Reduction::kSum;
+    options.handover = GradHandover::kMainGrad;
+    options.hook = int8_hook();
+    const auto sync = make_grad_sync(
+        GradSyncAlgorithm::kBucketed,
+        {{.name = "weight", .tensor = weight}},
+        pair,
+        options);
+    const auto sum_of_step = [&] {
+      (weight * (all->rank() + 1.0)).sum().backward();
+      const double sum = sync->main_grad(0)[0].item<double>();
+      sync->zero_main_grads();
+      return sum;
+    };
+    EXPECT_NEAR(sum_of_step(), all->rank() < 2 ? 3 : 7, 0.1);
+    sync->regroup(pair, all);
+    EXPECT_NEAR(sum_of_step(), 10, 0.1);
+  });
 }
 
 }  // namespace
