@@ -48,10 +48,12 @@ std::vector<torch::Tensor> sums_of(const BucketView& bucket) {
 WorkPtr scatter_rounded(
     const BucketView& bucket,
     Communicator& communicator,
-    torch::ScalarType wire) {
+    torch::ScalarType wire,
+    double divisor) {
   const torch::NoGradGuard no_grad;
   const int64_t ranks = communicator.size();
-  const double scale = wire == torch::kHalf ? static_cast<double>(ranks) : 1.0;
+  const double scale =
+      wire == torch::kHalf ? divisor * static_cast<double>(ranks) : 1.0;
   const auto sent =
       (scale == 1.0 ? bucket.main_grad : bucket.main_grad / scale).to(wire);
   const auto received = torch::empty_like(sent);
@@ -94,34 +96,37 @@ BucketHook bf16_hook() {
   };
 }
 
-BucketHook fp16_hook() {
-  return [](BucketView& bucket, Communicator& communicator) -> WorkPtr {
-    if (bucket.main_grad.scalar_type() != torch::kFloat)
+BucketHook fp16_hook(double divisor) {
+  return [divisor](BucketView& bucket, Communicator& communicator) -> WorkPtr {
+    if (bucket.main_grad.scalar_type() != torch::kFloat ||
+        communicator.size() == 1)
       return communicator.all_reduce(bucket.main_grad);
     const torch::NoGradGuard no_grad;
-    const double ranks = communicator.size();
+    const double scale = divisor * communicator.size();
     std::vector<torch::Tensor> sums = sums_of(bucket);
     for (torch::Tensor& sum : sums)
-      sum.div_(ranks);
+      sum.div_(scale);
     const auto wire = bucket.main_grad.to(torch::kHalf);
     return followed_by(
         communicator.all_reduce(wire),
         wire.device(),
-        [wire, ranks, sums, main_grad = bucket.main_grad]() mutable {
+        [wire, scale, sums, main_grad = bucket.main_grad]() mutable {
           main_grad.copy_(wire);
           for (torch::Tensor& sum : sums)
-            sum.mul_(ranks);
+            sum.mul_(scale);
         });
   };
 }
 
-BucketHook reduce_scatter_hook(torch::ScalarType wire) {
-  return [wire](BucketView& bucket, Communicator& communicator) -> WorkPtr {
+BucketHook reduce_scatter_hook(torch::ScalarType wire, double divisor) {
+  return [wire, divisor](
+             BucketView& bucket, Communicator& communicator) -> WorkPtr {
     const int64_t bytes =
         bucket.main_grad.numel() * bucket.main_grad.element_size();
     if (wire != torch::kFloat &&
         bucket.main_grad.scalar_type() == torch::kFloat)
-      return counted_as(scatter_rounded(bucket, communicator, wire), bytes / 4);
+      return counted_as(
+          scatter_rounded(bucket, communicator, wire, divisor), bytes / 4);
     return counted_as(
         communicator.reduce_scatter(bucket.owned, bucket.main_grad), bytes / 2);
   };

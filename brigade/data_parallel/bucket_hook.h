@@ -51,11 +51,12 @@ BucketHook all_reduce_hook();
 BucketHook bf16_hook();
 
 // fp16 on the wire, as PyTorch's fp16_compress_hook: divided by the number of
-// ranks first (where the mean has not done so), so that sums of large gradients
-// do not overflow. Half the bytes of all_reduce_hook; gradients keep 11 bits of
-// mantissa, and what is below 6e-8 times the number of ranks is lost. Those of
-// float64 weights are reduced as they are.
-BucketHook fp16_hook();
+// ranks first (where the mean has not done so), and by `divisor` where gradients
+// are sums over many samples, so that large ones do not overflow: what is above
+// 65504 then does. Half the bytes of all_reduce_hook; gradients keep 11 bits of
+// mantissa, and what is below 6e-8 times these numbers is lost. Those of
+// float64 weights, and those of one rank, are reduced as they are.
+BucketHook fp16_hook(double divisor = 1);
 
 // int8 on the wire with a float32 scale per 256 gradients of one parameter
 // (comm/sums/rounded_sum.h): n(R-1)/2R bytes sent by each rank and 1/64 more,
@@ -87,9 +88,11 @@ BucketHook powersgd_hook(const PowerSgdOptions& options = {});
 // The sum of this rank's range alone, for sharded gradients: n(R-1)/R bytes
 // sent by each rank. `wire` kBFloat16 or kHalf halves them: each rank's
 // gradients are rounded, and added in float32, where its own are not rounded
-// (kHalf: divided by the number of ranks first). Gradients of float64 weights
-// are sent as they are.
-BucketHook reduce_scatter_hook(torch::ScalarType wire = torch::kFloat);
+// (kHalf: divided by the number of ranks and by `divisor` first). Gradients of
+// float64 weights are sent as they are.
+BucketHook reduce_scatter_hook(
+    torch::ScalarType wire = torch::kFloat,
+    double divisor = 1);
 
 // `hook`, and then `after` with the reduced bucket: on the thread that waits
 // for the step's end, bucket by bucket, before the gradients are handed over.

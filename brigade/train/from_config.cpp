@@ -1,5 +1,6 @@
 #include "brigade/train/from_config.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <utility>
@@ -43,9 +44,20 @@ Sharding sharding_of(const DistributedConfig& distributed) {
   }
 }
 
-BucketHook wire_hook(
-    const DistributedConfig& distributed,
-    HookMemoryPtr memory) {
+namespace {
+
+// Gradients are sums over a rank's tokens: of a mean 1024 times is sent, which
+// overflows where an element of the mean is above 64. 1 for fewer tokens.
+double fp16_divisor(const TrainConfig& config) {
+  const auto tokens = static_cast<double>(tokens_per_step(config)) /
+                      config.distributed.dims.replicas();
+  return std::max(1.0, std::exp2(std::floor(std::log2(tokens))) / 1024);
+}
+
+}  // namespace
+
+BucketHook wire_hook(const TrainConfig& config, HookMemoryPtr memory) {
+  const DistributedConfig& distributed = config.distributed;
   if (sharding_of(distributed) != Sharding::kNone) {
     switch (distributed.grad_wire) {
       case GradWire::kFp32:
@@ -53,7 +65,7 @@ BucketHook wire_hook(
       case GradWire::kBf16:
         return reduce_scatter_hook(torch::kBFloat16);
       case GradWire::kFp16:
-        return reduce_scatter_hook(torch::kHalf);
+        return reduce_scatter_hook(torch::kHalf, fp16_divisor(config));
       case GradWire::kInt8:
       case GradWire::kPowerSgd:
         break;  // refused by config/data_parallel_rules.cpp
@@ -65,7 +77,7 @@ BucketHook wire_hook(
     case GradWire::kBf16:
       return bf16_hook();
     case GradWire::kFp16:
-      return fp16_hook();
+      return fp16_hook(fp16_divisor(config));
     case GradWire::kInt8:
       return int8_hook(std::move(memory));
     case GradWire::kPowerSgd:
@@ -86,7 +98,7 @@ GradSyncOptions grad_sync_options(const TrainConfig& config) {
   options.finish = FinishMode::kExplicit;
   options.sharding = sharding_of(distributed);
   options.gather = GatherMode::kOverlapForward;
-  options.hook = wire_hook(distributed);
+  options.hook = wire_hook(config);
   return options;
 }
 

@@ -37,9 +37,7 @@ Sharding sharding_of(const DistributedConfig& distributed);
 
 // What reduces a bucket as distributed.grad_wire says. A hook of its own at
 // each call, because some keep errors from step to step: in `memory`.
-BucketHook wire_hook(
-    const DistributedConfig& distributed,
-    HookMemoryPtr memory = nullptr);
+BucketHook wire_hook(const TrainConfig& config, HookMemoryPtr memory = nullptr);
 
 // distributed.bucket_cap_mb in bytes of gradient.
 int64_t bucket_capacity_bytes(const DistributedConfig& distributed);

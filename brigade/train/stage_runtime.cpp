@@ -90,7 +90,7 @@ StageRuntime::StageRuntime(
       part_(part),
       config_(config),
       wire_(std::make_shared<Wire>()) {
-  wire_->hook = wire_hook(config_.distributed, wire_memory_);
+  wire_->hook = wire_hook(config_, wire_memory_);
   if (config.distributed.pp_engine == ScheduleKind::kZeroBubble)
     weight_gradients_ = std::make_shared<WeightGradientQueue>();
   const auto context = make_context(config, mesh, stage, weight_gradients_);
@@ -219,7 +219,7 @@ void StageRuntime::reduce_over(const ProcessMesh& mesh, Span span) {
   const CommunicatorPtr& next = is_own ? mesh.replicas() : mesh.dp_cp();
   if (now == next)
     return;
-  wire_->hook = wire_hook(config_.distributed, wire_memory_);
+  wire_->hook = wire_hook(config_, wire_memory_);
   params_->regroup(now, next);
   if (is_own)
     params_->regroup(mesh.all_expert_replicas(), mesh.expert_replicas());
