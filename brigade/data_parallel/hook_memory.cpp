@@ -23,6 +23,13 @@ std::vector<State> HookMemory::tensors() const {
   return result;
 }
 
+void HookMemory::drop_errors() {
+  for (State& kept : tensors()) {
+    if (kept.name.starts_with("errors."))
+      kept.tensor.zero_();
+  }
+}
+
 void HookMemory::restore(State kept) {
   restored_[kept.name] = std::move(kept.tensor);
 }

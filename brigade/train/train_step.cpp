@@ -604,6 +604,8 @@ TrainStep::run(int64_t step, Trace* trace, const StepRequests& requests) {
       stage->step(result.lr, grad_scale);
     else
       stage->skip_step();
+    if (result.skipped == StepResult::Skipped::kNotFinite)
+      stage->wire_memory().drop_errors();
   }
   result.end_ns = phases.ended("optimizer", times.optimizer_ms);
   if (local_) {
