@@ -119,6 +119,25 @@ void check_grad_wire(const DistributedConfig& distributed, Problems& problems) {
       to_string(distributed.grad_sync)));
 }
 
+// Rounded on the host, where the memory of a GPU cannot be read.
+void check_wires_of_gpus(const TrainConfig& config, Problems& problems) {
+  if (!config.trains_on_gpus())
+    return;
+  const DistributedConfig& distributed = config.distributed;
+  if (distributed.grad_wire == GradWire::kInt8 ||
+      distributed.grad_wire == GradWire::kPowerSgd)
+    problems.push_back(fmt::format(
+        "[config] /distributed/grad_wire = \"{}\" on GPUs, whose gradients it "
+        "does not compress; set it to \"bf16\"",
+        to_string(distributed.grad_wire)));
+  if (distributed.rounds.local_steps > 0 &&
+      distributed.outer.wire != WireFormat::kFp32)
+    problems.push_back(fmt::format(
+        "[config] /distributed/outer_wire = \"{}\" on GPUs, whose weights it "
+        "does not round; set it to \"fp32\"",
+        to_string(distributed.outer.wire)));
+}
+
 void check_zero_stage(
     const DistributedConfig& distributed,
     Problems& problems) {
@@ -243,6 +262,7 @@ void check_optimizer(const TrainConfig& config, Problems& problems) {
 void check_data_parallel(const TrainConfig& config, Problems& problems) {
   check_conditions(config, problems);
   check_grad_wire(config.distributed, problems);
+  check_wires_of_gpus(config, problems);
   check_zero_stage(config.distributed, problems);
   check_local_steps(config.distributed, problems);
   check_gradient_check(config, problems);

@@ -16,7 +16,7 @@ struct SparseRows {
 SparseRows rows_of(const torch::Tensor& grad, const torch::Tensor& param) {
   if (!grad.defined()) {
     return {
-        torch::empty({0}, torch::kLong),
+        torch::empty({0}, param.options().dtype(torch::kLong)),
         torch::empty({0, param.size(1)}, param.options())};
   }
   // Dense where a dense gradient was added to it: a tied embedding.

@@ -673,6 +673,31 @@ TEST(TrainConfig, AWireWithErrorFeedbackReducesWholeGradients) {
             "\" with /distributed/zero_stage = 1")));
 }
 
+TEST(TrainConfig, WiresThatAreRoundedOnTheHostAreRefusedOnGpus) {
+  const auto problem = [](const std::vector<std::string>& overrides) {
+    LoadOptions options{
+        .path = "run.json", .gpus = {.count = 2, .missing = ""}};
+    for (const std::string& text : overrides)
+      options.overrides.push_back({text});
+    try {
+      parse_train_config(minimal().dump(), options);
+    } catch (const ConfigError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_THAT(
+      problem({"distributed.grad_wire=int8"}),
+      HasSubstr("grad_wire = \"int8\" on GPUs"));
+  EXPECT_THAT(
+      problem({"distributed.grad_wire=powersgd"}),
+      HasSubstr("grad_wire = \"powersgd\" on GPUs"));
+  EXPECT_THAT(
+      problem({"distributed.local_steps=4", "distributed.outer_wire=int8"}),
+      HasSubstr("outer_wire = \"int8\" on GPUs"));
+  EXPECT_EQ(problem({"distributed.grad_wire=bf16"}), "");
+}
+
 TEST(TrainConfig, AFileThatIsNoObjectIsOneProblem) {
   try {
     parse_train_config("[1]", {});
