@@ -147,6 +147,8 @@ void check_lr_shape(const LrScheduleOptions& lr, Problems& problems) {
           lr.warmup_fraction,
           lr.decay_fraction));
   }
+  if (lr.decay == LrDecay::kConstant)
+    refuse("min_learning_rate", lr.minimum, "which does not fall");
   if (lr.decay != LrDecay::kTable)
     return;
   if (!lr.table && are_sound(problems, {"/training/lr_table"}))

@@ -331,7 +331,7 @@ void add_training_optimizer(std::vector<ConfigKey>& keys) {
       "weight_decay_on",
       &G::weight_decay_on,
       kAny,
-      kFree,
+      kCourse,
       "parameters that decay: all, or matrices (neither norms nor biases)");
 }
 

@@ -55,7 +55,11 @@ StageParams stage_params(const TrainConfig& config, const ModelPart& part) {
              .has_own_bucket =
                  config.distributed.zero_stage > 0 && !row.tied_head.empty(),
              .unit =
-                 config.distributed.zero_stage > 2 ? units.at(row.unit()) : 0});
+                 config.distributed.zero_stage > 2 ? units.at(row.unit()) : 0,
+             // Divided experts are reduced over other ranks.
+             .group = row.expert != kNoExpert && config.distributed.dims.ep > 1
+                          ? 1
+                          : 0});
     if (!row.trains) {
       if (row.expert != kNoExpert)
         result.frozen_expert_numel += numel;

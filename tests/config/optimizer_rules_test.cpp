@@ -217,6 +217,10 @@ TEST(ScheduleRules, WhatASecondScheduleWouldSayIsRefused) {
            table_of(R"([{"step": 0, "factor": 1}])"),
            "training.min_learning_rate=1e-5"}),
       ElementsAre(HasSubstr("whose points say all")));
+  EXPECT_THAT(
+      problems_with(
+          {"training.lr_schedule=constant", "training.min_learning_rate=1e-5"}),
+      ElementsAre(HasSubstr("which does not fall")));
 }
 
 TEST(MupRules, WhatItCannotBeUsedWithIsNamed) {
