@@ -1,4 +1,5 @@
 #include "brigade/checkpoint/export_model.h"
+#include "brigade/checkpoint/base_model.h"
 
 #include <fmt/format.h>
 
@@ -11,6 +12,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/checkpoint/adapter_folder.h"
+#include "brigade/checkpoint/base_model.h"
 #include "brigade/checkpoint/checkpoint.h"
 #include "brigade/checkpoint/hugging_face.h"
 #include "brigade/checkpoint/hugging_face_export.h"
@@ -277,6 +279,7 @@ ExportedModel export_adapter_of_run(
   const CheckpointManifest& manifest = checkpoint.manifest();
   const MergedAdapter adapter = adapter_in(checkpoint);
   if (options.merges_adapter) {
+    check_base_model(manifest, checkpoint.directory());
     ModelToExport merged = model_in_folder(
         manifest.base_model,
         options.dtype.empty() ? manifest.dtype : options.dtype,
@@ -367,6 +370,7 @@ ExportedModel export_folder(
 }
 
 ReadValues values_with_adapter(const Checkpoint& checkpoint) {
+  check_base_model(checkpoint.manifest(), checkpoint.directory());
   return merged_values(
       checkpoint.manifest().base_model,
       std::make_shared<const MergedAdapter>(adapter_in(checkpoint)));

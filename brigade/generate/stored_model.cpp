@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "brigade/base/error.h"
+#include "brigade/checkpoint/base_model.h"
 #include "brigade/checkpoint/hugging_face.h"
 #include "brigade/checkpoint/param_parts.h"
 #include "brigade/checkpoint/pretrained.h"
@@ -85,11 +86,7 @@ void StoredModel::read_adapter_of_run() {
   if (base_.empty())
     return;
   adapter_ = adapter_of_run(checkpoint_->manifest());
-  if (!is_model_folder(base_))
-    throw DataError(fmt::format(
-        "[adapter] '{}' holds an adapter, and its base model '{}' is not there",
-        directory_.string(),
-        base_.string()));
+  check_base_model(checkpoint_->manifest(), directory_);
 }
 
 void StoredModel::verify(Communicator& world, const HashProgress& on_progress)

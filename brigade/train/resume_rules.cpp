@@ -31,6 +31,7 @@ constexpr const char* kUncountedFact =
 constexpr const char* kTokenizerFact = "dataset.tokenizer (its SHA-256)";
 constexpr const char* kReferenceFact = "dataset.name (its reference's SHA-256)";
 constexpr const char* kTeacherFact = "dataset.teacher (its fingerprint)";
+constexpr const char* kBaseFact = "model.name (its weights' fingerprint)";
 
 // config.group.key by "group.key"; null where it is absent.
 json value_of(const json& config, const std::string& dotted) {
@@ -161,6 +162,17 @@ RunFacts run_facts(const json& config, const json& model, const json& data) {
           key.resume == Resume::kMeaning ? facts.meaning : facts.course);
   }
   facts.meaning[kOptimizer] = saved_optimizer(config);
+  // Its average is made of them: with others the saved one is none.
+  if (facts.meaning[kOptimizer] ==
+      to_string(OptimizerKind::kScheduleFreeAdamW)) {
+    for (const char* key :
+         {"training.adam_beta1",
+          "training.schedule_free_rate_power",
+          "training.schedule_free_step_power"}) {
+      if (auto node = facts.course.extract(key))
+        facts.meaning.insert(std::move(node));
+    }
+  }
   // Before there was a choice.
   facts.meaning.try_emplace(kPacking, to_string(Packing::kNone));
   facts.meaning.try_emplace(
@@ -187,7 +199,8 @@ RunFacts run_facts(const json& config, const json& model, const json& data) {
         {{"text_bytes", kTextFact},
          {"tokenizer_sha256", kTokenizerFact},
          {"reference_sha256", kReferenceFact},
-         {"teacher", kTeacherFact}};
+         {"teacher", kTeacherFact},
+         {"base_model", kBaseFact}};
     for (const auto& [key, fact] : contents) {
       if (const json value = data.value(key, json()); !value.is_null())
         facts.meaning[fact] = value;

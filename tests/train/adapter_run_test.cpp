@@ -410,5 +410,33 @@ TEST_F(AdapterRun, AMergedModelHasTheTokenizerItWasTrainedWith) {
         read_text_file(fs::path(tokens + ".tokenizer") / name));
 }
 
+// The path is the same, so that nothing else shows it.
+TEST_F(AdapterRun, OtherWeightsOfTheBaseModelAreRefused) {
+  train_adapter("beside", {});
+  const fs::path file = *folder_ / "model" / kSafetensorsFile;
+  const std::string weights = read_text_file(file);
+  std::string others = weights;
+  others.back() = static_cast<char>(others.back() ^ 1);
+  testing::write_file(file, others);
+  try {
+    export_checkpoint(
+        run("beside"), *folder_ / "beside_merged", {.merges_adapter = true});
+    ADD_FAILURE() << "merged";
+  } catch (const DataError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("was trained beside other weights"));
+  }
+  try {
+    train_adapter(
+        "beside_on",
+        {"checkpoint.load_path=" + run("beside").string(),
+         "training.total_train_steps=7"});
+    ADD_FAILURE() << "continued";
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(
+        error.what(), HasSubstr("model.name (its weights' fingerprint)"));
+  }
+  testing::write_file(file, weights);
+}
+
 }  // namespace
 }  // namespace brigade

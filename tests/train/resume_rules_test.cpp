@@ -53,6 +53,32 @@ TEST(ResumeRules, TheSameRunHasNoChanges) {
   EXPECT_THAT(changes.course, IsEmpty());
 }
 
+// The average that was saved is made of them.
+TEST(ResumeRules, ScheduleFreeKeepsWhatItsAverageIsMadeOf) {
+  for (const char* key :
+       {"adam_beta1", "schedule_free_rate_power", "schedule_free_step_power"}) {
+    const auto facts_with = [&](const char* optimizer, double value) {
+      json changed = config();
+      changed["training"]["optimizer"] = optimizer;
+      changed["training"][key] = value;
+      return facts(changed);
+    };
+    const ResumeChanges changes = compare_runs(
+        facts_with("schedule_free_adamw", 0.5),
+        facts_with("schedule_free_adamw", 0.75),
+        {});
+    EXPECT_THAT(
+        changes.refused,
+        ElementsAre(
+            "training." + std::string(key) + ": 0.5 when saved, 0.75 now"));
+  }
+  json changed = config();
+  changed["training"]["adam_beta1"] = 0.5;
+  json now = changed;
+  now["training"]["adam_beta1"] = 0.75;
+  EXPECT_THAT(compare_runs(facts(changed), facts(now), {}).refused, IsEmpty());
+}
+
 // Of a version in which adapters had none.
 TEST(ResumeRules, MagnitudesDoNotComeLater) {
   const auto adapted = [](const json& adapter) {

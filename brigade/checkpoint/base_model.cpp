@@ -1,0 +1,52 @@
+#include "brigade/checkpoint/base_model.h"
+
+#include <fmt/format.h>
+
+#include <set>
+
+#include "brigade/base/error.h"
+#include "brigade/files/fingerprint.h"
+#include "brigade/safetensors/folder.h"
+
+namespace brigade {
+
+namespace fs = std::filesystem;
+
+std::string fingerprint_of_weights(const fs::path& folder) {
+  std::set<fs::path> files;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    if (entry.path().extension() == ".safetensors")
+      files.insert(entry.path());
+  }
+  std::string text;
+  for (const fs::path& file : files)
+    text += fmt::format(
+        "{}{}", text.empty() ? "" : " and ", fingerprint_of_file(file));
+  return text;
+}
+
+void check_base_model(
+    const CheckpointManifest& manifest,
+    const fs::path& checkpoint) {
+  const fs::path base = manifest.base_model;
+  if (!is_model_folder(base))
+    throw DataError(fmt::format(
+        "[adapter] '{}' holds an adapter, and its base model '{}' is not there",
+        checkpoint.string(),
+        base.string()));
+  const auto saved =
+      manifest.data.is_object() ? manifest.data.value("base_model", "") : "";
+  if (saved.empty())
+    return;
+  const std::string now = fingerprint_of_weights(base);
+  if (now != saved)
+    throw DataError(fmt::format(
+        "[adapter] '{}' was trained beside other weights than '{}' has now "
+        "({} then, {} now): put those back",
+        checkpoint.string(),
+        base.string(),
+        saved,
+        now));
+}
+
+}  // namespace brigade

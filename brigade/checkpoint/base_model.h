@@ -1,0 +1,23 @@
+// The base model of an adapter's run: a folder beside the checkpoint, which has
+// the adapter alone.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "brigade/checkpoint/manifest.h"
+
+namespace brigade {
+
+// What tells the weights in a folder from others: the sizes of its safetensors
+// files and digests of their ends. Throws DataError.
+std::string fingerprint_of_weights(const std::filesystem::path& folder);
+
+// Throws DataError where the base model of the run in `checkpoint` is not there,
+// or has other weights than the adapter was trained beside. Checkpoints of
+// before the fingerprint was kept pass.
+void check_base_model(
+    const CheckpointManifest& manifest,
+    const std::filesystem::path& checkpoint);
+
+}  // namespace brigade
