@@ -28,7 +28,7 @@ struct CheckpointManifest {
   nlohmann::json model_source;  // as it was written; null: not known
   nlohmann::json config;        // the run's config
   // What the optimizer keeps besides tensors; null: nothing that the steps do
-  // not say.
+  // not say. A list by group where groups that train apart differ.
   nlohmann::json optimizer;
   // {"LAYER": [choices of each expert]} of the last step, where the balance
   // loss of the next one is over them; null: it is not.

@@ -127,8 +127,7 @@ bool load_local(
     read(own + "errors.", param.state(kOuterErrors));
     read("outer.pending.", param.state(kOuterPending));
   });
-  if (has_all && has_pending)
-    local.resume_under_way(step);
+  local.resume_under_way(step, has_all && has_pending);
   return has_all;
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "brigade/base/check.h"
+#include "brigade/comm/agreement.h"
 #include "brigade/metrics/clock.h"
 #include "brigade/schedule/outliers.h"
 #include "brigade/train/from_config.h"
@@ -173,7 +174,9 @@ bool LocalTraining::will_be_under_way(const Param& param, int64_t step) const {
       schedule_, fragment_of(*param.row, schedule_.fragments), step);
 }
 
-void LocalTraining::resume_under_way(int64_t step) {
+void LocalTraining::resume_under_way(int64_t step, bool is_there) {
+  if (Agreement(*mesh_.world()).min(is_there ? 1 : 0) == 0)
+    return;
   for (const Part& part : parts_) {
     if (brigade::is_under_way(schedule_, part.fragment, step))
       part.exchange->resume_under_way();

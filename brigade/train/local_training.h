@@ -60,8 +60,9 @@ class LocalTraining {
   void restart();
   // Whether the schedule has sent the parameter by `step`, and not merged it.
   bool will_be_under_way(const Param& param, int64_t step) const;
-  // What that is has been read: it counts as sent.
-  void resume_under_way(int64_t step);
+  // What that is counts as sent, where it has been read (`is_there`) on all
+  // ranks. Collective over the mesh.
+  void resume_under_way(int64_t step, bool is_there);
 
  private:
   // What this rank has of a fragment that the same ranks hold.

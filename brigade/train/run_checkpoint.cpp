@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "brigade/base/error.h"
+#include "brigade/checkpoint/base_model.h"
 #include "brigade/checkpoint/checkpoint.h"
 #include "brigade/checkpoint/checkpoint_folder.h"
 #include "brigade/checkpoint/hugging_face_export.h"
@@ -239,15 +240,43 @@ nlohmann::json describe_optimizer(
   return {{kSteps, optimizer.steps()}, {kScalars, scalars}};
 }
 
-void set_optimizer(const CheckpointManifest& manifest, Optimizer& optimizer) {
-  if (manifest.optimizer.is_null()) {
+// Groups that train apart may have skipped other steps: where they did, a list
+// by group. All ranks.
+nlohmann::json describe_optimizers(
+    const Optimizer& optimizer,
+    const RunPosition& position,
+    const ProcessMesh& mesh) {
+  nlohmann::json mine = describe_optimizer(optimizer, position);
+  if (mesh.replica_groups() == 1)
+    return mine;
+  const auto texts = Agreement(*mesh.world()).texts(mine.dump());
+  const int of_group = mesh.dims().dp / mesh.replica_groups();
+  nlohmann::json all = nlohmann::json::array();
+  for (int group = 0; group < mesh.replica_groups(); ++group)
+    all.push_back(nlohmann::json::parse(texts[static_cast<size_t>(
+        mesh.dims().rank({.dp = group * of_group}))]));
+  const bool are_equal = std::all_of(
+      all.begin(), all.end(), [&](const auto& each) { return each == all[0]; });
+  return are_equal ? all[0] : all;
+}
+
+// `group`: this rank's of `groups`, those that train apart.
+void set_optimizer(
+    const CheckpointManifest& manifest,
+    int group,
+    int groups,
+    Optimizer& optimizer) {
+  nlohmann::json saved = manifest.optimizer;
+  if (saved.is_array() && !saved.empty())
+    saved = saved[std::ssize(saved) == groups ? static_cast<size_t>(group) : 0];
+  if (saved.is_null()) {
     optimizer.set_steps(manifest.step - manifest.skipped_steps);
     return;
   }
   try {
-    optimizer.set_steps(manifest.optimizer.at(kSteps).get<int64_t>());
+    optimizer.set_steps(saved.at(kSteps).get<int64_t>());
     optimizer.set_scalars(
-        manifest.optimizer.at(kScalars).get<std::map<std::string, double>>());
+        saved.at(kScalars).get<std::map<std::string, double>>());
   } catch (const nlohmann::json::exception&) {
     throw DataError(
         "[checkpoint] the manifest's \"optimizer\" has not the steps and "
@@ -319,6 +348,8 @@ nlohmann::json describe_data(
         sha256_of_file(reference_path(config.dataset.name));
   if (!config.dataset.teacher.empty())
     described["teacher"] = fingerprint_of_file(config.dataset.teacher);
+  if (config.adapter.is_used())
+    described["base_model"] = fingerprint_of_weights(config.model.folder);
   const fs::path tokenizer = find_tokenizer(config);
   if (tokenizer == "bytes") {
     described["tokenizer_sha256"] = "bytes";
@@ -480,7 +511,11 @@ LoadedRun load_run(
         read_mean_moments(checkpoint, param);
     });
     if (is_same)
-      set_optimizer(manifest, optimizer);
+      set_optimizer(
+          manifest,
+          local == nullptr ? 0 : local->group(),
+          local == nullptr ? 1 : local->groups(),
+          optimizer);
   }
   const bool has_groups =
       local == nullptr || load_local(checkpoint, manifest.step, *local);
@@ -529,7 +564,7 @@ CheckpointToSave checkpoint_of(
     manifest.base_model = fs::absolute(config.model.folder).string();
   manifest.writers = mesh.dims().world_size();
   manifest.optimizer =
-      describe_optimizer(stages.front()->optimizer(), position);
+      describe_optimizers(stages.front()->optimizer(), position, mesh);
   attach_files(config, checkpoint);
   add_wire_parts(mesh.rank(), stages, checkpoint);
   if (local != nullptr)

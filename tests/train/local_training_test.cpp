@@ -12,6 +12,7 @@
 #include <map>
 
 #include "brigade/checkpoint/checkpoint.h"
+#include "brigade/data/loss_mask.h"
 #include "brigade/train/from_config.h"
 #include "brigade/train/run_checkpoint.h"
 #include "brigade/train/train_step.h"
@@ -304,6 +305,32 @@ TEST_F(LocalSteps, AContinuedRunIsTheUndisturbedOneBitForBit) {
     // Fragment 1 is under way after 4.
     expect_continues("whole", layout.ranks, overrides, {3, 4, 6});
   }
+}
+
+// A group without a token that counts does not step, and its Adam counts one
+// step less than that of the others from there on.
+TEST_F(LocalSteps, AGroupThatSkippedAStepContinuesBitForBit) {
+  const std::string dataset = run("tokens").string();
+  const std::string masked = run("masked").string();
+  for (const char* suffix : {".bin", ".idx", ".json"})
+    fs::copy_file(dataset + suffix, masked + suffix);
+  LossMaskWriter mask;
+  const uint64_t tokens = fs::file_size(dataset + ".bin") / 2;
+  // Group 0's windows of step 2: two of each of its two micro-batches.
+  for (uint64_t token = 0; token < tokens; ++token) {
+    const uint64_t window = token == 0 ? 0 : (token - 1) / 48;
+    mask.append(window != 8 && window != 9 && window != 12 && window != 13);
+  }
+  mask.commit(masked + ".mask");
+  const Arguments overrides = {
+      "dataset.name=" + masked,
+      "dataset.shuffle=false",
+      "distributed.local_steps=4",
+      "checkpoint.save_frequency=1"};
+  train("skipping", 2, overrides);
+  EXPECT_TRUE(read_manifest(checkpoint("skipping", 3)).optimizer.is_array())
+      << "no group skipped a step";
+  expect_continues("skipping", 2, overrides, {3, 4});
 }
 
 // Until then all groups have the weights and losses of data parallel.
