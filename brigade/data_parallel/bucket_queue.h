@@ -24,10 +24,8 @@ enum class BucketState { kFilling, kFull, kReducing, kReduced };
 // A Bucket is one flat gradient buffer reduced by one collective.
 //   kFilling --last mark_ready()--> kFull --launch()--> kReducing
 //     --wait() or abandon()--> kReduced --reset()--> kFilling
-// mark_ready(), launch() and is_reduced() run on the thread of backward (of a
-// GPU's parameters: autograd's for that device), which BucketQueue has wait()
-// too where it steps in backward, divides gradients or is followed
-// (BucketedGradSync::follow()); everything else on the trainer's.
+// One thread at a time: backward's (of a GPU's parameters: autograd's for that
+// device), or between backwards and at the step's end the trainer's.
 class Bucket {
  public:
   // `view` holds the flat, zeroed main_grad and the parameters' names.
@@ -79,10 +77,10 @@ class Bucket {
 
 // The buckets of a step, in plan order.
 //
-// mark_ready() runs on the thread of backward, and waits there for a bucket
-// that is divided before backward ends; is_reduced() and settle() run there
-// too, everything else on the trainer's thread, or on the one that ends
-// backward.
+// One thread at a time, as a Bucket. mark_ready() runs on backward's, and on
+// the trainer's for gradients that were marked by hand (GradSync::mark_ready())
+// or that backward left (GradSync::finish()). Where gradients are divided it
+// waits for the bucket kWindow before.
 class BucketQueue {
  public:
   // What reduces the buckets.

@@ -191,7 +191,8 @@ class GradSync {
   // GradHandover::kMainGrad: an optimizer is about to read the gradients.
   // Throws ConfigError where .grad() was changed since they were reduced and
   // does not count: divided gradients lie elsewhere, and of sums that are still
-  // to be scaled no limit is meant. AdamW of make_adamw() calls it.
+  // to be scaled no limit is meant. Every Optimizer calls it
+  // (FlatMemory::before_step), and step_owned().
   void check_before_step();
   // ConfigError where `function` would read gradients of a step that is under
   // way: with kMainGrad another rank's are not in them yet.

@@ -33,8 +33,8 @@ enum class GradHandover {
   // by itself; zero_grad() is needed only to drop gradients.
   kParamDtype,
   // The flat main_grads of segments(), unscaled (see grad_scale()): Brigade's
-  // AdamW. param.grad() is the main_grad, also during backward, so that fused
-  // ops add straight into it; the optimizer that reads it clears it
+  // optimizers. param.grad() is the main_grad, also during backward, so that
+  // fused ops add straight into it; the optimizer that reads it clears it
   // (AfterRead::kZero), or the caller does by zero_main_grads().
   kMainGrad,
 };

@@ -1,7 +1,6 @@
 // What the library's structs take from a run's config where they are not
 // members of it: options of data, communication and gradient synchronisation,
-// and what is known from several keys. Pure, but for hooks that allocate and
-// optimizers that are made.
+// and what is known from several keys. Pure, but for hooks that allocate.
 #pragma once
 
 #include <torch/types.h>
