@@ -83,10 +83,12 @@ BucketedGradSync::BucketedGradSync(
            with_hook(options))),
       progress_(this->params()),
       order_is_final_(options.order != BucketOrder::kObserved) {
+  const auto scale_of = [this](int param) { return mean_scale_of(param); };
+  const HandoverParts parts{this->params(), *memory_, scale_of};
   handover_ = options_.handover == GradHandover::kMainGrad
-                  ? make_main_grad_handover(this->params(), *memory_, factors())
-                  : make_param_dtype_handover(this->params(), *memory_);
-  sparse_handover_ = make_sparse_handover(this->params());
+                  ? make_main_grad_handover(parts, factors())
+                  : make_param_dtype_handover(parts);
+  sparse_handover_ = make_sparse_handover(parts);
   make_buckets();
   hooks_ = std::make_unique<GradHooks>(
       params_.tensors(),
@@ -146,8 +148,7 @@ void BucketedGradSync::leave_step() {
   progress_.reset();
   begin_step();
   for (int param = 0; param < static_cast<int>(params().size()); ++param) {
-    if (handover_of(param).keep_share(
-            param, mean_scale_of(param), ranks_with_data(param)))
+    if (handover_of(param).keep_share(param, ranks_with_data(param)))
       progress_.set(param, ReadyState::kAccumulated);
   }
 }
@@ -212,11 +213,11 @@ void BucketedGradSync::after_accumulate(int param) {
   if (acts_at_end)
     end_of_backward_.call_once([this] { at_backward_end(); });
   if (is_round) {
-    handover_of(param).after_last(param, part, mean_scale_of(param));
+    handover_of(param).after_last(param, part);
     progress_.set(param, ReadyState::kReady);
     buckets_->mark_ready(param);
   } else if (is_last_reach(param)) {
-    handover_of(param).after_last(param, part, mean_scale_of(param));
+    handover_of(param).after_last(param, part);
     launch_ready(param);
     follow_reduced_buckets();
   } else {
@@ -292,9 +293,9 @@ void BucketedGradSync::mark_ready(int param) {
     throw_ready_twice(param);
   const torch::NoGradGuard no_grad;
   if (progress_.state_of(param) == ReadyState::kNone)
-    handover_of(param).seal_by_hand(param, mean_scale_of(param));
+    handover_of(param).seal_by_hand(param);
   else
-    handover_of(param).seal(param, mean_scale_of(param));
+    handover_of(param).seal(param);
   begin_reducing();
   launch_ready(param);
   follow_reduced_buckets();
@@ -345,8 +346,7 @@ void BucketedGradSync::follow_reduced_buckets() {
 void BucketedGradSync::step_bucket(size_t bucket) {
   std::vector<int> given;
   for (const RunPart& slot : plan_.buckets[bucket].slots) {
-    handover_of(slot.param)
-        .give(slot.param, mean_scale_of(slot.param), GradUse::kUsed);
+    handover_of(slot.param).give(slot.param, GradUse::kUsed);
     given.push_back(slot.param);
   }
   bucket_step_->step(bucket, given);
@@ -441,10 +441,7 @@ void BucketedGradSync::hand_over(const std::vector<int64_t>& used) {
         continue;
       const bool is_used = used.empty() || used[i] != 0;
       handover_of(slot.param)
-          .give(
-              slot.param,
-              mean_scale_of(slot.param),
-              is_used ? GradUse::kUsed : GradUse::kUnused);
+          .give(slot.param, is_used ? GradUse::kUsed : GradUse::kUnused);
       given.push_back(slot.param);
     }
     if (bucket_step_ && !given.empty())
@@ -458,7 +455,7 @@ void BucketedGradSync::seal_what_is_missing() {
     if (state == ReadyState::kReady)
       continue;
     if (state == ReadyState::kAccumulated) {
-      handover_of(param).seal(param, mean_scale_of(param));
+      handover_of(param).seal(param);
       launch_ready(param);
     } else {
       handover_of(param).seal_missing(param);

@@ -15,8 +15,10 @@
 #include <torch/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "brigade/data_parallel/wrapped_params.h"
@@ -52,16 +54,25 @@ class ShownGradient {
   int64_t version_ = 0;
 };
 
+// What a hand-over works on, which outlives it.
+struct HandoverParts {
+  const std::vector<Param>& params;  // those that train; may be regrouped
+  ParamMemory& memory;               // their main_grads
+  // What a mean multiplies a parameter's sum over ranks with in this step; 1
+  // for a sum.
+  std::function<double(int param)> mean_scale_of;
+};
+
 class Handover {
  public:
   virtual ~Handover() = default;
 
   // A gradient was reduced and given, and now others will be added to it and
   // all reduced again: of its reduction each of `ranks` ranks keeps the part
-  // that gives it once more with this `mean_scale`, so that what a user made of
-  // .grad counts. Returns whether there is one: .grad may have been cleared.
-  // Throws ConfigError where a fused op has added to it already.
-  virtual bool keep_share(int param, double mean_scale, int ranks) = 0;
+  // that gives it once more, so that what a user made of .grad counts. Returns
+  // whether there is one: .grad may have been cleared. Throws ConfigError where
+  // a fused op has added to it already.
+  virtual bool keep_share(int param, int ranks) = 0;
   // A fused op has added to main_grad, before any hook.
   virtual void note_fused() {}
   // AccumulateGrad is about to add a gradient to .grad.
@@ -69,17 +80,16 @@ class Handover {
   // It has, or a fused op has added it to main_grad: main_grad is the sum now.
   virtual void after_accumulate(int param, GradPart part) = 0;
   // The same for the step's last gradient, followed by seal().
-  virtual void after_last(int param, GradPart part, double mean_scale) = 0;
-  // Of a parameter with gradients in this step. `mean_scale` is what a mean
-  // multiplies a sum over ranks with.
-  virtual void seal(int param, double mean_scale) = 0;
+  virtual void after_last(int param, GradPart part) = 0;
+  // Of a parameter with gradients in this step.
+  virtual void seal(int param) = 0;
   // The same for a gradient that was written into main_grad by hand.
-  virtual void seal_by_hand(int param, double mean_scale) = 0;
+  virtual void seal_by_hand(int param) = 0;
   // The same for a parameter without a gradient in this step.
   virtual void seal_missing(int param) = 0;
   // The parameter's bucket is reduced: .grad becomes what an optimizer reads,
   // or none where no rank has used the parameter.
-  virtual void give(int param, double mean_scale, GradUse use) = 0;
+  virtual void give(int param, GradUse use) = 0;
   // The parameters have other memory now.
   virtual void follow_memory() = 0;
   // Whether main_grad has been multiplied with the mean's scale when it is
@@ -89,19 +99,32 @@ class Handover {
   virtual GradClearing clearing() const { return GradClearing::kNone; }
   // What .grad is now is no change of a user's.
   virtual void note_untouched() {}
+
+ protected:
+  explicit Handover(HandoverParts parts) : parts_(std::move(parts)) {}
+
+  const std::vector<Param>& params() const { return parts_.params; }
+  ParamMemory& memory() const { return parts_.memory; }
+  torch::Tensor& grad_of(int param) const {
+    return params()[static_cast<size_t>(param)].tensor.mutable_grad();
+  }
+  torch::Tensor& main_grad_of(int param) const {
+    return memory().main_grad(param);
+  }
+  double mean_scale_of(int param) const { return parts_.mean_scale_of(param); }
+
+ private:
+  HandoverParts parts_;
 };
 
 // GradHandover::kParamDtype: .grad in the parameter's dtype, the mean applied.
-std::unique_ptr<Handover> make_param_dtype_handover(
-    const std::vector<Param>& params,
-    ParamMemory& memory);
+std::unique_ptr<Handover> make_param_dtype_handover(HandoverParts parts);
 
 // GradHandover::kMainGrad: .grad is main_grad, unscaled. `factors`: by
 // parameter, what its gradient is multiplied with before it is reduced, where
 // the one scale of the optimizer is not that of the parameter's group.
 std::unique_ptr<Handover> make_main_grad_handover(
-    const std::vector<Param>& params,
-    ParamMemory& memory,
+    HandoverParts parts,
     std::vector<double> factors);
 
 }  // namespace brigade

@@ -11,24 +11,19 @@ namespace {
 // that autograd replaced: backward(create_graph) writes the sum elsewhere.
 class MainGradHandover : public Handover {
  public:
-  MainGradHandover(
-      const std::vector<Param>& params,
-      ParamMemory& memory,
-      std::vector<double> factors)
-      : memory_(&memory), factors_(std::move(factors)) {
-    for (const Param& param : params)
-      params_.push_back(param.tensor);
+  MainGradHandover(HandoverParts parts, std::vector<double> factors)
+      : Handover(std::move(parts)), factors_(std::move(factors)) {
     MainGradHandover::follow_memory();
   }
 
   // With sharding the sum is on its owner alone.
-  bool keep_share(int param, double mean_scale, int ranks) override {
-    if (divides_gradients(memory_->sharding()))
+  bool keep_share(int param, int ranks) override {
+    if (divides_gradients(memory().sharding()))
       return true;
     settle(param);
     const double share =
-        (memory_->sharding() == Sharding::kNone
-             ? given_scale_ * factor_of(param) / (mean_scale * ranks)
+        (memory().sharding() == Sharding::kNone
+             ? given_scale_ * factor_of(param) / (mean_scale_of(param) * ranks)
              : 1.0) /
         factor_of(param);
     if (share == 1.0)
@@ -41,7 +36,7 @@ class MainGradHandover : public Handover {
           "micro-batch under no_sync(), clear them with zero_main_grads() or "
           "drop them with reset()");
     }
-    memory_->main_grad(param).mul_(share);
+    main_grad_of(param).mul_(share);
     return true;
   }
   void note_fused() override { has_fused_ = true; }
@@ -52,47 +47,47 @@ class MainGradHandover : public Handover {
     settle(param);
   }
 
-  void after_last(int param, GradPart /*part*/, double mean_scale) override {
-    MainGradHandover::seal(param, mean_scale);
+  void after_last(int param, GradPart /*part*/) override {
+    MainGradHandover::seal(param);
   }
 
-  void seal(int param, double mean_scale) override {
+  void seal(int param) override {
     settle(param);
-    MainGradHandover::seal_by_hand(param, mean_scale);
+    MainGradHandover::seal_by_hand(param);
   }
-  void seal_by_hand(int param, double /*mean_scale*/) override {
+  void seal_by_hand(int param) override {
     if (factor_of(param) != 1.0)
-      memory_->main_grad(param).mul_(factor_of(param));
+      main_grad_of(param).mul_(factor_of(param));
   }
   // Whoever read the last step's gradients has cleared them.
   void seal_missing(int param) override { settle(param); }
 
-  void give(int param, double mean_scale, GradUse /*use*/) override {
-    given_scale_ = mean_scale / factor_of(param);
+  void give(int param, GradUse /*use*/) override {
+    given_scale_ = mean_scale_of(param) / factor_of(param);
     MainGradHandover::note_untouched();
   }
 
   void follow_memory() override {
-    for (size_t i = 0; i < params_.size(); ++i)
-      params_[i].mutable_grad() = memory_->main_grad(static_cast<int>(i));
+    for (int param = 0; param < static_cast<int>(params().size()); ++param)
+      grad_of(param) = main_grad_of(param);
   }
 
   bool is_averaged_first(int /*param*/) const override { return false; }
 
   GradClearing clearing() const override {
-    const auto is_none = [](const torch::Tensor& param) {
-      return !param.grad().defined();
+    const auto is_none = [](const Param& param) {
+      return !param.tensor.grad().defined();
     };
-    if (std::all_of(params_.begin(), params_.end(), is_none))
+    if (std::all_of(params().begin(), params().end(), is_none))
       return GradClearing::kAll;
-    const bool is_any = std::any_of(params_.begin(), params_.end(), is_none);
-    return is_any || memory_->version_of_gradients() != untouched_version_
+    const bool is_any = std::any_of(params().begin(), params().end(), is_none);
+    return is_any || memory().version_of_gradients() != untouched_version_
                ? GradClearing::kSome
                : GradClearing::kNone;
   }
 
   void note_untouched() override {
-    untouched_version_ = memory_->version_of_gradients();
+    untouched_version_ = memory().version_of_gradients();
   }
 
  private:
@@ -102,8 +97,8 @@ class MainGradHandover : public Handover {
 
   // .grad is the step's sum wherever it is; undefined, it was cleared.
   void settle(int param) {
-    torch::Tensor& grad = params_[static_cast<size_t>(param)].mutable_grad();
-    torch::Tensor& main_grad = memory_->main_grad(param);
+    torch::Tensor& grad = grad_of(param);
+    torch::Tensor& main_grad = main_grad_of(param);
     if (grad.defined() && is_same_memory(grad, main_grad))
       return;
     if (grad.defined())
@@ -113,8 +108,6 @@ class MainGradHandover : public Handover {
     grad = main_grad;
   }
 
-  std::vector<torch::Tensor> params_;
-  ParamMemory* memory_;
   std::vector<double> factors_;
   double given_scale_ = 1;  // of the optimizer
   bool has_fused_ = false;
@@ -124,10 +117,10 @@ class MainGradHandover : public Handover {
 }  // namespace
 
 std::unique_ptr<Handover> make_main_grad_handover(
-    const std::vector<Param>& params,
-    ParamMemory& memory,
+    HandoverParts parts,
     std::vector<double> factors) {
-  return std::make_unique<MainGradHandover>(params, memory, std::move(factors));
+  return std::make_unique<MainGradHandover>(
+      std::move(parts), std::move(factors));
 }
 
 }  // namespace brigade

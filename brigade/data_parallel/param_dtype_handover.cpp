@@ -1,3 +1,5 @@
+#include <utility>
+
 #include "brigade/data_parallel/handover.h"
 
 namespace brigade {
@@ -40,23 +42,22 @@ namespace {
 // bits.
 class ParamDtypeHandover : public Handover {
  public:
-  ParamDtypeHandover(const std::vector<Param>& params, ParamMemory& memory)
-      : memory_(&memory),
-        given_scales_(params.size()),
-        shown_(params.size()),
-        has_users_(params.size()) {
-    for (const Param& param : params) {
-      params_.push_back(param.tensor);
+  explicit ParamDtypeHandover(HandoverParts parts)
+      : Handover(std::move(parts)),
+        given_scales_(params().size()),
+        shown_(params().size()),
+        has_users_(params().size()) {
+    for (const Param& param : params())
       dtypes_.push_back(param.tensor.scalar_type());
-    }
   }
 
-  bool keep_share(int param, double mean_scale, int ranks) override {
+  bool keep_share(int param, int ranks) override {
     const torch::Tensor& grad = grad_of(param);
     if (!grad.defined())
       return false;
-    const double share = 1 / (mean_scale * ranks);  // for the value in .grad
-    torch::Tensor& main_grad = memory_->main_grad(param);
+    // For the value in .grad.
+    const double share = 1 / (mean_scale_of(param) * ranks);
+    torch::Tensor& main_grad = main_grad_of(param);
     if (!is_copied(param)) {
       if (share != 1.0)
         grad.detach().mul_(share);
@@ -76,7 +77,7 @@ class ParamDtypeHandover : public Handover {
     const auto i = static_cast<size_t>(param);
     has_users_[i] = part == GradPart::kFirst && shown_[i].is_replaced_by(grad);
     if (has_users_[i]) {
-      torch::Tensor& main_grad = memory_->main_grad(param);
+      torch::Tensor& main_grad = main_grad_of(param);
       if (!is_same_memory(grad, main_grad))
         main_grad.copy_(grad);
       grad = alias_of(main_grad);
@@ -94,38 +95,40 @@ class ParamDtypeHandover : public Handover {
     show(param);
   }
 
-  void after_last(int param, GradPart part, double mean_scale) override {
-    receive(param, part, is_copied(param) ? 1.0 : mean_scale);
+  void after_last(int param, GradPart part) override {
+    receive(param, part, is_copied(param) ? 1.0 : mean_scale_of(param));
     grad_of(param).reset();
   }
 
-  void seal(int param, double mean_scale) override {
+  void seal(int param) override {
     const torch::Tensor& grad = grad_of(param);
-    torch::Tensor& main_grad = memory_->main_grad(param);
+    torch::Tensor& main_grad = main_grad_of(param);
     if (is_copied(param))
       adopt_changed_copy(param);
     else if (!grad.defined())
       main_grad.zero_();
     else if (!is_same_memory(grad, main_grad))
       main_grad.copy_(grad);
-    seal_by_hand(param, mean_scale);
+    seal_by_hand(param);
   }
 
-  void seal_by_hand(int param, double mean_scale) override {
-    if (!is_copied(param) && mean_scale != 1.0)
-      memory_->main_grad(param).mul_(mean_scale);
+  void seal_by_hand(int param) override {
+    const double scale = is_copied(param) ? 1.0 : mean_scale_of(param);
+    if (scale != 1.0)
+      main_grad_of(param).mul_(scale);
     grad_of(param).reset();
   }
 
   void seal_missing(int param) override {
-    memory_->main_grad(param).zero_();
+    main_grad_of(param).zero_();
     grad_of(param).reset();
   }
 
-  void give(int param, double mean_scale, GradUse use) override {
+  void give(int param, GradUse use) override {
+    const double mean_scale = mean_scale_of(param);
     given_scales_[static_cast<size_t>(param)] = mean_scale;
     torch::Tensor& grad = grad_of(param);
-    const torch::Tensor& main_grad = memory_->main_grad(param);
+    const torch::Tensor& main_grad = main_grad_of(param);
     if (use == GradUse::kUnused) {
       grad.reset();
     } else if (is_copied(param)) {
@@ -144,9 +147,6 @@ class ParamDtypeHandover : public Handover {
   bool is_averaged_first(int param) const override { return !is_copied(param); }
 
  private:
-  torch::Tensor& grad_of(int param) {
-    return params_[static_cast<size_t>(param)].mutable_grad();
-  }
   torch::ScalarType dtype_of(int param) const {
     return dtypes_[static_cast<size_t>(param)];
   }
@@ -161,7 +161,7 @@ class ParamDtypeHandover : public Handover {
   // included.
   void receive(int param, GradPart part, double scale) {
     const torch::Tensor& grad = grad_of(param);
-    torch::Tensor& main_grad = memory_->main_grad(param);
+    torch::Tensor& main_grad = main_grad_of(param);
     const bool adds = (part == GradPart::kFurther ||
                        has_users_[static_cast<size_t>(param)]) &&
                       is_copied(param);
@@ -183,7 +183,7 @@ class ParamDtypeHandover : public Handover {
   }
 
   void show(int param) {
-    const torch::Tensor& main_grad = memory_->main_grad(param);
+    const torch::Tensor& main_grad = main_grad_of(param);
     torch::Tensor& grad = grad_of(param);
     if (!is_copied(param)) {
       if (!grad.defined() || !is_same_memory(grad, main_grad))
@@ -200,18 +200,16 @@ class ParamDtypeHandover : public Handover {
   // If the user changed the copy, it is what has accumulated.
   void adopt_changed_copy(int param) {
     const torch::Tensor& grad = grad_of(param);
-    torch::Tensor& main_grad = memory_->main_grad(param);
+    torch::Tensor& main_grad = main_grad_of(param);
     if (!grad.defined())
       main_grad.zero_();
     else if (!is_rounded_from(grad, main_grad))
       main_grad.copy_(grad);
   }
 
-  std::vector<torch::Tensor> params_;
-  // The dtypes of params_ themselves, not of their compute copies.
+  // By parameter: its own, not that of its compute copy.
   std::vector<torch::ScalarType> dtypes_;
-  ParamMemory* memory_;
-  std::vector<double> given_scales_;  // by parameter: of give()
+  std::vector<double> given_scales_;  // the same: of give()
   std::vector<ShownGradient> shown_;  // the same
   // The same: the gradient to come is added to one that a user has made.
   std::vector<bool> has_users_;
@@ -219,10 +217,8 @@ class ParamDtypeHandover : public Handover {
 
 }  // namespace
 
-std::unique_ptr<Handover> make_param_dtype_handover(
-    const std::vector<Param>& params,
-    ParamMemory& memory) {
-  return std::make_unique<ParamDtypeHandover>(params, memory);
+std::unique_ptr<Handover> make_param_dtype_handover(HandoverParts parts) {
+  return std::make_unique<ParamDtypeHandover>(std::move(parts));
 }
 
 }  // namespace brigade

@@ -35,13 +35,15 @@ torch::Tensor padded(const torch::Tensor& rows, int64_t count) {
 
 }  // namespace
 
-SparseHandover::SparseHandover(const std::vector<Param>& params)
-    : params_(&params), reduced_(params.size()), shown_(params.size()) {}
+SparseHandover::SparseHandover(HandoverParts parts)
+    : Handover(std::move(parts)),
+      reduced_(params().size()),
+      shown_(params().size()) {}
 
-bool SparseHandover::keep_share(int param, double mean_scale, int ranks) {
+bool SparseHandover::keep_share(int param, int ranks) {
   torch::Tensor& grad = grad_of(param);
   if (grad.defined())
-    grad.mul_(1 / (mean_scale * ranks));
+    grad.mul_(1 / (mean_scale_of(param) * ranks));
   return grad.defined();
 }
 
@@ -51,34 +53,34 @@ void SparseHandover::before_accumulate(int param, GradPart part) {
     grad_of(param).reset();
 }
 
-void SparseHandover::give(int param, double mean_scale, GradUse use) {
+void SparseHandover::give(int param, GradUse use) {
   auto reduced =
       std::exchange(reduced_[static_cast<size_t>(param)], torch::Tensor());
   if (use == GradUse::kUnused)
     reduced.reset();
-  else if (mean_scale != 1.0)
-    reduced.mul_(mean_scale);
+  else if (const double scale = mean_scale_of(param); scale != 1.0)
+    reduced.mul_(scale);
   grad_of(param) = reduced;
   if (reduced.defined())
     shown_[static_cast<size_t>(param)].note(reduced);
 }
 
 void SparseHandover::drop() {
-  for (const Param& param : *params_) {
+  for (const Param& param : params()) {
     if (param.has_sparse_gradient)
       param.tensor.mutable_grad().reset();
   }
 }
 
 void SparseHandover::reduce() {
-  for (const auto& members : groups_of(*params_)) {
+  for (const auto& members : groups_of(params())) {
     std::vector<int> sparse;
     for (const size_t param : members) {
-      if ((*params_)[param].has_sparse_gradient)
+      if (params()[param].has_sparse_gradient)
         sparse.push_back(static_cast<int>(param));
     }
     if (!sparse.empty())
-      reduce_group(sparse, *(*params_)[members.front()].group.ranks);
+      reduce_group(sparse, *params()[members.front()].group.ranks);
   }
 }
 
@@ -86,21 +88,21 @@ void SparseHandover::reduce_group(
     const std::vector<int>& sparse,
     Communicator& group) {
   const int64_t ranks = group.size();
-  const auto params = static_cast<int64_t>(sparse.size());
+  const auto count = static_cast<int64_t>(sparse.size());
   std::vector<SparseRows> mine;
-  auto my_counts = torch::empty({params}, torch::kLong);
-  for (int64_t i = 0; i < params; ++i) {
+  auto my_counts = torch::empty({count}, torch::kLong);
+  for (int64_t i = 0; i < count; ++i) {
     const int param = sparse[static_cast<size_t>(i)];
     mine.push_back(
-        rows_of(grad_of(param), (*params_)[static_cast<size_t>(param)].tensor));
+        rows_of(grad_of(param), params()[static_cast<size_t>(param)].tensor));
     my_counts[i] = mine.back().indices.size(0);
   }
-  auto counts = torch::empty({ranks, params}, torch::kLong);
+  auto counts = torch::empty({ranks, count}, torch::kLong);
   group.all_gather(counts, my_counts)->wait();
 
   std::vector<SparseRows> gathered;
   std::vector<WorkPtr> works;
-  for (int64_t i = 0; i < params; ++i) {
+  for (int64_t i = 0; i < count; ++i) {
     const auto& rows = mine[static_cast<size_t>(i)];
     const int64_t most = counts.select(1, i).max().item<int64_t>();
     const auto& all = gathered.emplace_back(SparseRows{
@@ -115,31 +117,31 @@ void SparseHandover::reduce_group(
   for (const WorkPtr& work : works)
     work->wait();
 
-  for (int64_t i = 0; i < params; ++i) {
+  for (int64_t i = 0; i < count; ++i) {
     const auto param = static_cast<size_t>(sparse[static_cast<size_t>(i)]);
     const SparseRows& all = gathered[static_cast<size_t>(i)];
     std::vector<torch::Tensor> indices;
     std::vector<torch::Tensor> values;
     for (int64_t rank = 0; rank < ranks; ++rank) {
-      const auto count = counts[rank][i].item<int64_t>();
-      indices.push_back(all.indices[rank].narrow(0, 0, count));
-      values.push_back(all.values[rank].narrow(0, 0, count));
+      const auto rows = counts[rank][i].item<int64_t>();
+      indices.push_back(all.indices[rank].narrow(0, 0, rows));
+      values.push_back(all.values[rank].narrow(0, 0, rows));
     }
     reduced_[param] = torch::sparse_coo_tensor(
                           torch::cat(indices).unsqueeze(0),
                           torch::cat(values),
-                          (*params_)[param].tensor.sizes())
+                          params()[param].tensor.sizes())
                           .coalesce();
   }
 }
 
-std::unique_ptr<SparseHandover> make_sparse_handover(
-    const std::vector<Param>& params) {
-  const bool is_any_sparse =
-      std::any_of(params.begin(), params.end(), [](const Param& param) {
+std::unique_ptr<SparseHandover> make_sparse_handover(HandoverParts parts) {
+  const bool is_any_sparse = std::any_of(
+      parts.params.begin(), parts.params.end(), [](const Param& param) {
         return param.has_sparse_gradient;
       });
-  return is_any_sparse ? std::make_unique<SparseHandover>(params) : nullptr;
+  return is_any_sparse ? std::make_unique<SparseHandover>(std::move(parts))
+                       : nullptr;
 }
 
 }  // namespace brigade

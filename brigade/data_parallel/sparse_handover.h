@@ -22,19 +22,18 @@ namespace brigade {
 
 class SparseHandover : public Handover {
  public:
-  // `params`: all of the module, and live: they may be regrouped.
-  explicit SparseHandover(const std::vector<Param>& params);
+  explicit SparseHandover(HandoverParts parts);
 
-  bool keep_share(int param, double mean_scale, int ranks) override;
+  bool keep_share(int param, int ranks) override;
   void before_accumulate(int param, GradPart part) override;
   void seal_missing(int param) override { grad_of(param).reset(); }
-  void give(int param, double mean_scale, GradUse use) override;
+  void give(int param, GradUse use) override;
   bool is_averaged_first(int /*param*/) const override { return false; }
   // Nothing: the sum is where autograd left it.
   void after_accumulate(int, GradPart) override {}
-  void after_last(int, GradPart, double) override {}
-  void seal(int, double) override {}
-  void seal_by_hand(int, double) override {}
+  void after_last(int, GradPart) override {}
+  void seal(int) override {}
+  void seal_by_hand(int) override {}
   void follow_memory() override {}
 
   // Collective in each group that has any, after the step's buckets were
@@ -44,18 +43,13 @@ class SparseHandover : public Handover {
   void drop();
 
  private:
-  torch::Tensor& grad_of(int param) const {
-    return (*params_)[static_cast<size_t>(param)].tensor.mutable_grad();
-  }
   void reduce_group(const std::vector<int>& params, Communicator& group);
 
-  const std::vector<Param>* params_;
   std::vector<torch::Tensor> reduced_;  // by parameter, until give()
   std::vector<ShownGradient> shown_;    // by parameter
 };
 
 // Null where no parameter has sparse gradients.
-std::unique_ptr<SparseHandover> make_sparse_handover(
-    const std::vector<Param>& params);
+std::unique_ptr<SparseHandover> make_sparse_handover(HandoverParts parts);
 
 }  // namespace brigade

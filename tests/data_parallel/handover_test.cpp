@@ -22,6 +22,9 @@ struct HandedOver {
         place,
         Sharding::kNone);
   }
+  HandoverParts parts() {
+    return {params, *memory, [this](int) { return mean_scale; }};
+  }
   torch::Tensor& grad() { return params[0].tensor.mutable_grad(); }
   void receive(Handover& handover, double value, GradPart part) {
     arrive(handover, value, part);
@@ -42,60 +45,61 @@ struct HandedOver {
 
   std::vector<Param> params;
   std::unique_ptr<ParamMemory> memory;
+  double mean_scale = 0.5;
 };
 
 class ParamDtype : public ::testing::TestWithParam<torch::ScalarType> {
  protected:
   HandedOver of_{GetParam(), FlatWeights::kLeaveAlone};
-  std::unique_ptr<Handover> handover_ =
-      make_param_dtype_handover(of_.params, *of_.memory);
+  std::unique_ptr<Handover> handover_ = make_param_dtype_handover(of_.parts());
 };
 
 TEST_P(ParamDtype, MicroBatchesAddUpAndTheMeanIsGiven) {
   of_.receive(*handover_, 2, GradPart::kFirst);
   EXPECT_EQ(of_.given(), 2);  // what has accumulated can be read
   of_.arrive(*handover_, 4, GradPart::kFurther);
-  handover_->after_last(0, GradPart::kFurther, 0.5);
+  handover_->after_last(0, GradPart::kFurther);
   EXPECT_FALSE(of_.grad().defined());
   // The mean is applied before the reduction, or as 16 bits are made of it.
   const bool is_averaged = handover_->is_averaged_first(0);
   EXPECT_EQ(is_averaged, GetParam() == torch::kFloat);
   EXPECT_EQ(of_.main_grad(), is_averaged ? 3 : 6);
-  handover_->give(0, 0.5, GradUse::kUsed);
+  handover_->give(0, GradUse::kUsed);
   EXPECT_EQ(of_.grad().scalar_type(), GetParam());
   EXPECT_EQ(of_.given(), 3);
 }
 
 TEST_P(ParamDtype, WhatAUserMakesOfAnAccumulatedGradientCounts) {
   const torch::NoGradGuard no_grad;
+  of_.mean_scale = 1;
   of_.receive(*handover_, 2, GradPart::kFirst);
   of_.grad().mul_(5);
   of_.arrive(*handover_, 4, GradPart::kFurther);
-  handover_->after_last(0, GradPart::kFurther, 1.0);
+  handover_->after_last(0, GradPart::kFurther);
   EXPECT_EQ(of_.main_grad(), 14);
 }
 
 TEST_P(ParamDtype, AnUnusedGradientIsUndefined) {
   handover_->seal_missing(0);
   EXPECT_EQ(of_.main_grad(), 0);
-  handover_->give(0, 1.0, GradUse::kUnused);
+  handover_->give(0, GradUse::kUnused);
   EXPECT_FALSE(of_.grad().defined());
 }
 
 TEST_P(ParamDtype, EachRankKeepsItsShareOfAReducedGradient) {
   of_.arrive(*handover_, 6, GradPart::kFirst);
-  handover_->after_last(0, GradPart::kFirst, 0.5);
+  handover_->after_last(0, GradPart::kFirst);
   const torch::NoGradGuard no_grad;
   of_.memory->main_grad(0).mul_(2);  // as two ranks with the same do
-  handover_->give(0, 0.5, GradUse::kUsed);
+  handover_->give(0, GradUse::kUsed);
   EXPECT_EQ(of_.given(), 6);
-  EXPECT_TRUE(handover_->keep_share(0, 0.5, 2));
-  handover_->seal(0, 0.5);
+  EXPECT_TRUE(handover_->keep_share(0, 2));
+  handover_->seal(0);
   of_.memory->main_grad(0).mul_(2);
-  handover_->give(0, 0.5, GradUse::kUsed);
+  handover_->give(0, GradUse::kUsed);
   EXPECT_EQ(of_.given(), 6);
   of_.grad().reset();
-  EXPECT_FALSE(handover_->keep_share(0, 0.5, 2));
+  EXPECT_FALSE(handover_->keep_share(0, 2));
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -106,29 +110,29 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(MainGradHandover, GradIsMainGradAtAllTimes) {
   HandedOver of(torch::kFloat, FlatWeights::kMove);
-  const auto handover = make_main_grad_handover(of.params, *of.memory, {1.0});
+  const auto handover = make_main_grad_handover(of.parts(), {1.0});
   EXPECT_TRUE(is_same_memory(of.grad(), of.memory->main_grad(0)));
   of.receive(*handover, 2, GradPart::kFirst);
   of.receive(*handover, 3, GradPart::kFurther);
-  handover->seal(0, 0.5);
+  handover->seal(0);
   EXPECT_EQ(of.main_grad(), 5);  // the optimizer scales
-  handover->give(0, 0.5, GradUse::kUsed);
+  handover->give(0, GradUse::kUsed);
   EXPECT_EQ(of.given(), 5);
   EXPECT_EQ(handover->clearing(), GradClearing::kNone);
 }
 
 TEST(MainGradHandover, AGradientOfAnotherGroupIsScaledBeforeItIsReduced) {
   HandedOver of(torch::kFloat, FlatWeights::kMove);
-  const auto handover = make_main_grad_handover(of.params, *of.memory, {4.0});
+  const auto handover = make_main_grad_handover(of.parts(), {4.0});
   of.receive(*handover, 2, GradPart::kFirst);
   EXPECT_EQ(of.main_grad(), 2);
-  handover->seal(0, 1.0);
+  handover->seal(0);
   EXPECT_EQ(of.main_grad(), 8);
 }
 
 TEST(MainGradHandover, AClearedGradientDropsWhatHasAccumulated) {
   HandedOver of(torch::kFloat, FlatWeights::kMove);
-  const auto handover = make_main_grad_handover(of.params, *of.memory, {1.0});
+  const auto handover = make_main_grad_handover(of.parts(), {1.0});
   of.receive(*handover, 2, GradPart::kFirst);
   of.grad().reset();
   EXPECT_EQ(handover->clearing(), GradClearing::kAll);
