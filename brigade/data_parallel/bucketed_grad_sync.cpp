@@ -130,20 +130,20 @@ void BucketedGradSync::enter_step() {
   if (phase_ == Phase::kIdle)
     begin_step();
   throw_if_stepped_early();
-  throw_if_leaves_changed();
+  leaves_.throw_if_changed();
 }
 
 void BucketedGradSync::leave_step() {
   const torch::NoGradGuard no_grad;
-  if (were_used()) {
-    if (end_use())
+  if (handed_.were_used()) {
+    if (handed_.end_use())
       memory_->zero_main_grads();
     reset();
     return;
   }
   drop_cleared_gradients();
-  drop_cleared_leaves();
-  writes_.end();
+  leaves_.drop_cleared();
+  handed_.forget();
   buckets_->reset();
   progress_.reset();
   begin_step();
@@ -262,7 +262,7 @@ void BucketedGradSync::throw_if_stepped_early() {
   if (options_.reach != GraphReach::kAsInFirstStep ||
       options_.finish != FinishMode::kAtEndOfBackward ||
       phase_ != Phase::kReducing || end_of_backward_.is_awaited() ||
-      !were_used())
+      !handed_.were_used())
     return;
   throw ConfigError(fmt::format(
       "[data_parallel] weights were stepped while the last step still waited "
@@ -369,8 +369,8 @@ void BucketedGradSync::finish() {
   const bool zeros_count = options_.missing_gradient == MissingGradient::kZero;
   if (phase_ == Phase::kFinished) {
     // Else a step in which no backward reached any parameter of this rank.
-    const bool is_of_last_step =
-        finish_call_ == FinishCall::kNone && (bucket_step_ || !were_touched());
+    const bool is_of_last_step = finish_call_ == FinishCall::kNone &&
+                                 (bucket_step_ || !handed_.were_touched());
     finish_call_ = FinishCall::kSeen;
     if (!zeros_count || is_of_last_step)
       return;
@@ -401,7 +401,7 @@ void BucketedGradSync::finish() {
 
 void BucketedGradSync::finish_step() {
   params_.check_unchanged();
-  throw_if_leaves_changed();
+  leaves_.throw_if_changed();
   memory_->take_back();
   throw_if_missing();
   wait_and_hand_over();
@@ -423,7 +423,7 @@ void BucketedGradSync::wait_and_hand_over() {
   hand_over(used);
   begin_use();
   if (bucket_step_)
-    note_use();
+    handed_.note_all_stepped();
 }
 
 void BucketedGradSync::hand_over(const std::vector<int64_t>& used) {
@@ -509,7 +509,8 @@ void BucketedGradSync::drop_cleared_gradients() {
       return;
     case GradClearing::kSome:
       if (phase_ == Phase::kAccumulating ||
-          (phase_ == Phase::kFinished && are_uncleared() && !were_used())) {
+          (phase_ == Phase::kFinished && handed_.are_uncleared() &&
+           !handed_.were_used())) {
         throw ConfigError(fmt::format(
             "[data_parallel] .grad was written between {}, but with sharding = "
             "{} the sum so far is each rank's own range: to drop it call "
@@ -530,7 +531,7 @@ void BucketedGradSync::reset() {
   if (sharded_weights() && phase_ != Phase::kFinished)
     sharded_weights()->abandon();
   progress_.reset();
-  writes_.end();
+  handed_.forget();
   end_of_backward_.forget();
   phase_ = Phase::kIdle;
 }

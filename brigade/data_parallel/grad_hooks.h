@@ -67,7 +67,7 @@ ops::NodePtr stand_in_for_data(torch::Tensor& leaf, const torch::Tensor& data);
 // Whether a parameter's module is wrapped.
 bool has_grad_hooks(const torch::Tensor& param);
 
-// Notes which flat memory a leaf of GradSync::owned_leaf() is a view of, on the
+// Notes which flat memory a leaf of OwnedLeaves is a view of, on the
 // tensor itself: so it is known of an optimizer whose DataParallel is gone, or
 // is another one. Once for each leaf.
 void set_owner(

@@ -52,21 +52,23 @@ GradSync::GradSync(
           describe(options_),
           place_of_weights(options_),
           all_ranks_),
-      uneven_inputs_(*all_ranks_) {
-  const auto count = static_cast<int>(this->params().size());
-  plan_ = make_plan(initial_order(options_.order, count));
-  memory_ = std::make_unique<ParamMemory>(
-      with_frozen(plan_, params_.laid_out(), plan_options()),
-      params_.laid_out(),
-      place_of_weights(options_),
-      options_.sharding);
+      uneven_inputs_(*all_ranks_),
+      plan_(make_plan(initial_order(
+          options_.order,
+          static_cast<int>(this->params().size())))),
+      memory_(std::make_unique<ParamMemory>(
+          with_frozen(plan_, params_.laid_out(), plan_options()),
+          params_.laid_out(),
+          place_of_weights(options_),
+          options_.sharding)),
+      leaves_(*memory_),
+      handed_(options_, this->params(), *memory_) {
   follow_memory();
 }
 
 // The module is an ordinary one again, whose weights are all there.
 GradSync::~GradSync() {
   *flat_memory() = {.is_current = false};
-  strand_leaves();
 }
 
 // ---- memory
@@ -124,7 +126,7 @@ void GradSync::begin_memory_step() {
   wait_for_weights();
   memory_->take_back();
   gathered_->note_current();
-  show_leaf_gradients();
+  leaves_.show_gradients();
 }
 
 void GradSync::zero_main_grads() {
@@ -154,6 +156,39 @@ void GradSync::check_is_param(int param) const {
         param,
         params().size()));
   }
+}
+
+// ---- the optimizer
+
+void GradSync::begin_use() {
+  leaves_.show_gradients();
+  handed_.begin(grad_scale());
+}
+
+void GradSync::check_before_step() {
+  if (phase_ == Phase::kAccumulating &&
+      options().handover == GradHandover::kMainGrad)
+    throw_not_reduced("an optimizer's step");
+  // An optimizer steps what torch::load() has brought since backward.
+  if (options().sharding != Sharding::kParameters)
+    memory_->take_back();
+  handed_.begin_optimizer_step();
+}
+
+void GradSync::check_are_reduced(const char* function) const {
+  const bool is_own_sum = phase_ == Phase::kAccumulating &&
+                          options().handover == GradHandover::kParamDtype;
+  if (phase_ == Phase::kIdle || phase_ == Phase::kFinished || is_own_sum)
+    return;
+  throw_not_reduced(function + std::string("()"));
+}
+
+void GradSync::throw_not_reduced(const std::string& what) {
+  throw ConfigError(fmt::format(
+      "[data_parallel] {} before the step's gradients are reduced: call it "
+      "after the last backward() outside no_sync(), and with "
+      "FinishMode::kExplicit after finish()",
+      what));
 }
 
 // ---- groups

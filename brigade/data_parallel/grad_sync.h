@@ -16,9 +16,11 @@
 // the gradients; if not, its gradients are added to them, as PyTorch does, and
 // reduced with them once more.
 //
-// GradSync is what it is done with: the parameters, their memory (ParamMemory)
-// and the gathering of weights (GatheredWeights). How it is done is a few verbs: BucketedGradSync reduces flat buckets while backward runs;
-// PerParamGradSync reduces parameter by parameter and is its oracle.
+// GradSync is what it is done with: the parameters, their memory (ParamMemory),
+// the gathering of weights (GatheredWeights) and what an optimizer does between
+// two steps (HandedGradients, OwnedLeaves). How it is done is a few verbs:
+// BucketedGradSync reduces flat buckets while backward runs; PerParamGradSync
+// reduces parameter by parameter and is its oracle.
 //
 // Hooks run on the thread that autograd runs a parameter's backward on: on the
 // CPU the one that calls backward(), on GPUs a thread per device. Every other
@@ -39,9 +41,10 @@
 
 #include "brigade/comm/communicator.h"
 #include "brigade/data_parallel/grad_sync_options.h"
+#include "brigade/data_parallel/handed_gradients.h"
+#include "brigade/data_parallel/owned_leaves.h"
 #include "brigade/data_parallel/uneven_inputs.h"
 #include "brigade/data_parallel/wrapped_params.h"
-#include "brigade/data_parallel/write_watch.h"
 #include "brigade/metrics/sync_report.h"
 #include "brigade/options/grad_sync_algorithm.h"
 #include "brigade/param/param_memory.h"
@@ -182,12 +185,15 @@ class GradSync {
 
   // GradHandover::kMainGrad: the segment of whose owned weights a tensor is a
   // view; std::nullopt: there is none.
-  std::optional<size_t> segment_of(const torch::Tensor& owned) const;
+  std::optional<size_t> segment_of(const torch::Tensor& owned) const {
+    return memory_->segment_of(owned);
+  }
   // Where its gradients are, flat; undefined where it is no such view.
-  torch::Tensor main_grad_of(const torch::Tensor& owned) const;
-  // Such a view as a leaf whose .grad() is main_grad_of() it. The same tensor
-  // for the same range until the layout changes. See owned_parameters().
-  torch::Tensor owned_leaf(const torch::Tensor& owned);
+  torch::Tensor main_grad_of(const torch::Tensor& owned) const {
+    return memory_->main_grad_of(owned);
+  }
+  // See owned_parameters().
+  OwnedLeaves& owned_leaves() { return leaves_; }
   // GradHandover::kMainGrad: an optimizer is about to read the gradients.
   // Throws ConfigError where .grad() was changed since they were reduced and
   // does not count: divided gradients lie elsewhere, and of sums that are still
@@ -199,10 +205,7 @@ class GradSync {
   void check_are_reduced(const char* function) const;
   // It has stepped so many elements that this rank owns, and cleared their
   // gradients or keeps them.
-  void note_stepped(int64_t numel) { stepped_numel_ += numel; }
-  // ConfigError where flat memory has moved since owned_leaf() was called last:
-  // an optimizer over those leaves would step memory that nobody reads.
-  void check_leaves_are_current() const;
+  void note_stepped(int64_t numel) { handed_.note_stepped(numel); }
 
  protected:
   //   kIdle, kAccumulating, kReducing, kFinished: see above.
@@ -239,29 +242,6 @@ class GradSync {
 
   // The step's gradients are handed over.
   void begin_use();
-  // They were stepped in backward, and are gone.
-  void note_use();
-  // Whether an optimizer has stepped since begin_use().
-  bool were_used() const;
-  // The same, or whether .grad() was cleared or written since.
-  bool were_touched() const;
-  // kMainGrad: whether the gradients are still those of begin_use().
-  bool are_uncleared() const;
-  // They were used, and the next ones begin from zero. ConfigError: what used
-  // them does not know where they are, or has kept them, so that the next ones
-  // would be added. Returns whether some were not stepped: another optimizer's,
-  // whose turn it was not, are still to be cleared.
-  [[nodiscard]] bool end_use() const;
-  // An optimizer over owned leaves may have cleared them to none: those
-  // gradients are dropped.
-  void drop_cleared_leaves();
-  // A step begins or its gradients are handed over: leaves that were cleared to
-  // none have gradients again.
-  void show_leaf_gradients();
-  // ConfigError where such an optimizer has cleared gradients since, which
-  // before the step's end does not drop what has accumulated: none is not read,
-  // and with Sharding::kOptimizer they are a part of this rank's own sum.
-  void throw_if_leaves_changed() const;
 
   CommunicatorPtr all_ranks_;
   GradSyncOptions options_;
@@ -270,35 +250,17 @@ class GradSync {
   BucketPlan plan_;
   std::unique_ptr<ParamMemory> memory_;
   std::unique_ptr<GatheredWeights> gathered_;
+  OwnedLeaves leaves_;
+  HandedGradients handed_;
 
   Phase phase_ = Phase::kIdle;
-  WriteWatch writes_;  // from begin_use() to the step or reset()
 
  private:
+  void follow_memory();
+  [[noreturn]] static void throw_not_reduced(const std::string& what);
+
   bool accumulate_only_ = false;
   int holds_ = 0;  // hold_reduction()
-  void follow_memory();
-  // An optimizer that steps them from here on fails: they are nobody's weights,
-  // and libtorch refuses their gradients of no elements.
-  void strand_leaves() const;
-  int64_t owned_numel() const;
-  void throw_if_stepped_elsewhere() const;
-  void throw_if_kept() const;
-  [[noreturn]] static void throw_not_reduced(const std::string& what);
-  int64_t version_of_weights() const;
-  int64_t version_of_gradients() const;
-  int64_t version_of_shown() const;
-
-  // Of the owned leaves' gradients; precondition: they have all.
-  int64_t version_of_leaf_gradients() const;
-
-  int64_t weights_version_ = 0;    // at begin_use()
-  int64_t gradients_version_ = 0;  // the same; -1: there are none
-  int64_t shown_version_ = 0;      // the same, of .grad()
-  int64_t stepped_numel_ = 0;      // since begin_use()
-  std::vector<torch::Tensor> owned_leaves_;
-  int64_t leaves_layout_ = 0;           // of owned_leaves_
-  int64_t leaf_gradients_version_ = 0;  // when they were shown
   std::function<void()> before_handover_;
   std::function<void()> before_step_;
 };

@@ -179,7 +179,7 @@ std::vector<torch::Tensor> owned_parameters(GradSync& sync) {
   const std::vector<int> one_group(sync.params().size(), 0);
   std::vector<torch::Tensor> owned;
   for (const auto& group : make_optimizer_groups(sync, one_group, {StepRule{}}))
-    owned.push_back(sync.owned_leaf(group.weight));
+    owned.push_back(sync.owned_leaves().leaf_of(group.weight));
   return owned;
 }
 
@@ -198,7 +198,7 @@ std::vector<torch::optim::OptimizerParamGroup> owned_parameters(
        make_optimizer_groups(sync, groups_of.group_of(), any)) {
     if (!made.parts.empty())
       groups[static_cast<size_t>(made.param_group)].params().push_back(
-          sync.owned_leaf(made.weight));
+          sync.owned_leaves().leaf_of(made.weight));
   }
   return groups;
 }
@@ -258,7 +258,7 @@ ScheduleFreeAdamW make_schedule_free_adamw(
 }
 
 void step_owned(GradSync& sync, torch::optim::Optimizer& optimizer) {
-  sync.check_leaves_are_current();
+  sync.owned_leaves().throw_if_moved();
   const ReadGradients gradients = gradients_read_by(sync, optimizer);
   sync.check_before_step();
   if (sync.grad_scale() != 1.0) {

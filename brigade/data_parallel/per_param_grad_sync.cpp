@@ -53,16 +53,16 @@ void PerParamGradSync::begin_step() {
     report_ = {.backward_begin_ns = steady_now_ns()};
     phase_ = Phase::kAccumulating;
   }
-  throw_if_leaves_changed();
+  leaves_.throw_if_changed();
 }
 
 void PerParamGradSync::leave_step() {
   const torch::NoGradGuard no_grad;
-  const bool are_used = were_used();
-  if (are_used && end_use())
+  const bool are_used = handed_.were_used();
+  if (are_used && handed_.end_use())
     memory_->zero_main_grads();
   if (!are_used) {
-    drop_cleared_leaves();
+    leaves_.drop_cleared();
     for (size_t i = 0; i < has_gradient_.size(); ++i)
       keep_share(static_cast<int>(i));
   }
@@ -166,7 +166,7 @@ void PerParamGradSync::finish() {
   const bool zeros_count = options_.missing_gradient == MissingGradient::kZero;
   const bool is_again = std::exchange(was_finished_by_hand_, true);
   if (phase_ == Phase::kFinished &&
-      !(zeros_count && (is_again || were_touched())))
+      !(zeros_count && (is_again || handed_.were_touched())))
     return;
   if ((phase_ != Phase::kReducing && !zeros_count) ||
       (accumulate_only() && phase_ != Phase::kIdle))
@@ -217,7 +217,7 @@ void PerParamGradSync::reduce(int param, bool is_used) {
 }
 
 void PerParamGradSync::reset() {
-  writes_.end();
+  handed_.forget();
   std::fill(has_gradient_.begin(), has_gradient_.end(), 0);
   is_shown_.assign(is_shown_.size(), false);
   end_of_backward_.forget();

@@ -279,6 +279,24 @@ void ParamMemory::note_owned_parts() {
   }
 }
 
+std::optional<size_t> ParamMemory::segment_of(
+    const torch::Tensor& owned) const {
+  for (size_t s = 0; s < segments().size(); ++s) {
+    if (segments()[s].owned_offset(owned))
+      return s;
+  }
+  return std::nullopt;
+}
+
+torch::Tensor ParamMemory::main_grad_of(const torch::Tensor& owned) const {
+  const auto index = segment_of(owned);
+  if (!index)
+    return {};
+  const FlatSegment& segment = segments()[*index];
+  return segment.owned_main_grad().narrow(
+      0, *segment.owned_offset(owned), owned.numel());
+}
+
 bool ParamMemory::is_replaced(size_t param) const {
   return !is_same_memory(params_[param].tensor, weights_[param]) &&
          !params_[param].is_replaced_by_copy();

@@ -122,6 +122,9 @@ class ParamMemory {
   int64_t layout_version() const { return layout_version_; }
   // What optimizers over this memory watch.
   const FlatMemoryPtr& flat_memory() const { return flat_memory_; }
+  // The segment of whose owned weights a tensor is a view; std::nullopt: there
+  // is none.
+  std::optional<size_t> segment_of(const torch::Tensor& owned) const;
   // What this rank owns of each parameter that trains, which may be nothing;
   // runs are the owned ranges of segments().
   const std::vector<RunPart>& owned_parts() const { return owned_parts_; }
@@ -147,6 +150,9 @@ class ParamMemory {
   const torch::Tensor& main_grad(int param) const {
     return main_grads_[static_cast<size_t>(param)];
   }
+  // Where those of such a view of owned weights are, flat; undefined: it is
+  // none.
+  torch::Tensor main_grad_of(const torch::Tensor& owned) const;
   // Clears every main_grad, padding included.
   void zero_main_grads();
   // A segment's owned range holds the sum over ranks. With sharding, what is

@@ -1,0 +1,59 @@
+// The leaves that torch::optim steps: views of the weights that this rank owns,
+// whose .grad() is their main_grad. There are none until owned_parameters()
+// asks for them.
+//
+// One thread at a time: the trainer's, or backward's where a step begins, goes
+// on or ends in it.
+#pragma once
+
+#include <torch/types.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "brigade/param/param_memory.h"
+
+namespace brigade {
+
+class OwnedLeaves {
+ public:
+  // Of weights in `memory` (FlatWeights::kMove), which outlives it.
+  explicit OwnedLeaves(const ParamMemory& memory) : memory_(&memory) {}
+  // An optimizer that steps them from here on fails: they are nobody's weights,
+  // and libtorch refuses their gradients of no elements.
+  ~OwnedLeaves();
+  OwnedLeaves(const OwnedLeaves&) = delete;
+  OwnedLeaves& operator=(const OwnedLeaves&) = delete;
+
+  // The leaf of a view of owned weights: the same tensor for the same range
+  // until the layout changes.
+  torch::Tensor leaf_of(const torch::Tensor& owned);
+  // An optimizer may have cleared them to none: those gradients are dropped.
+  void drop_cleared();
+  // A step begins or its gradients are handed over: leaves that were cleared to
+  // none have gradients again.
+  void show_gradients();
+  // ConfigError where an optimizer has cleared gradients since, which before
+  // the step's end does not drop what has accumulated: none is not read, and
+  // with Sharding::kOptimizer they are a part of this rank's own sum.
+  void throw_if_changed() const {
+    if (!leaves_.empty())
+      throw_if_any_changed();
+  }
+  // ConfigError where flat memory has moved since leaf_of() was called last: an
+  // optimizer over those leaves would step memory that nobody reads.
+  void throw_if_moved() const;
+
+ private:
+  bool have_moved() const { return layout_ != memory_->layout_version(); }
+  void throw_if_any_changed() const;
+  // Precondition: all have gradients.
+  int64_t version_of_gradients() const;
+
+  const ParamMemory* memory_;
+  std::vector<torch::Tensor> leaves_;
+  int64_t layout_ = 0;             // of leaves_
+  int64_t gradients_version_ = 0;  // when they were shown
+};
+
+}  // namespace brigade
