@@ -1,14 +1,21 @@
-// One thread that runs tasks in the order of submission, one at a
-// time. A thread that waits for one of them may run them in its place.
+// One thread that runs tasks in the order of submission, one at a time; an
+// operation of several steps is such a task. A thread that waits for one of
+// them may run them in its place.
 #pragma once
 
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 
+#include "brigade/comm/communicator.h"
+
 namespace brigade {
+
+class GroupFailures;  // comm/start/post_mortem.h
 
 class SequentialWorker {
  public:
@@ -41,5 +48,22 @@ class SequentialWorker {
   bool stopping_ = false;
   std::thread thread_;  // last: starts when the rest is made
 };
+
+// See launch_task().
+struct TaskOptions {
+  // What an error of the task becomes; null: it stays as it is.
+  std::shared_ptr<const GroupFailures> failures;
+  // The waiting thread carries out what is queued, instead of sleeping until
+  // the worker has. The worker itself is not kept alive by the Work.
+  bool waiting_helps = false;
+};
+
+// Queues `task` on the worker, behind what is queued there already. It returns
+// Work::reduced_bytes(); what it throws is thrown by every wait().
+WorkPtr launch_task(
+    const std::shared_ptr<SequentialWorker>& worker,
+    const CollectiveRecord& record,
+    std::function<std::optional<int64_t>()> task,
+    const TaskOptions& options = {});
 
 }  // namespace brigade

@@ -34,7 +34,6 @@
 #include "brigade/comm/start/post_mortem.h"
 #include "brigade/comm/store.h"
 #include "brigade/comm/sums/group_messages.h"
-#include "brigade/comm/sums/task_work.h"
 
 namespace brigade {
 

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "brigade/base/error.h"
-#include "brigade/comm/sums/task_work.h"
 
 namespace brigade {
 namespace {

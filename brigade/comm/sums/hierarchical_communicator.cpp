@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "brigade/base/check.h"
-#include "brigade/comm/sums/task_work.h"
+#include "brigade/comm/sequential_worker.h"
 
 namespace brigade {
 namespace {
