@@ -5,7 +5,6 @@
 
 #include "brigade/base/check.h"
 #include "brigade/comm/sums/bf16_wire.h"
-#include "brigade/comm/sums/chunk_exchange.h"
 
 namespace brigade {
 namespace {

@@ -17,7 +17,7 @@
 
 #include <vector>
 
-#include "brigade/comm/sums/group_messages.h"
+#include "brigade/comm/sums/chunk_exchange.h"
 
 namespace brigade {
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 
 #include "brigade/comm/sums/bf16_wire.h"
 
@@ -26,6 +27,57 @@ void add_bf16_chunks(uint16_t* sum, const uint16_t* own, const Bf16Rows& rows) {
 }
 
 }  // namespace
+
+PendingMessages::PendingMessages(
+    const GroupMessages& messages,
+    MessageKind kind)
+    : messages_(messages), kind_(kind) {}
+
+void PendingMessages::receive(const torch::Tensor& into, int from) {
+  try {
+    pending_.push_back(
+        {messages_.transport_->receive(into, from, kind_, messages_.tag_),
+         from});
+  } catch (const std::out_of_range&) {
+    throw;  // the caller's tag
+  } catch (const std::exception& error) {
+    messages_.close();
+    throw LostMessages(error.what(), {from});
+  }
+}
+
+void PendingMessages::send(const torch::Tensor& from, int to) {
+  try {
+    pending_.push_back(
+        {messages_.transport_->send(from, to, kind_, messages_.tag_), to});
+  } catch (const std::out_of_range&) {
+    throw;
+  } catch (const std::exception& error) {
+    messages_.close();
+    throw LostMessages(error.what(), {to});
+  }
+}
+
+void PendingMessages::wait() {
+  for (size_t i = 0; i < pending_.size(); ++i) {
+    try {
+      pending_[i].under_way->wait();
+    } catch (const std::exception& error) {
+      messages_.close();
+      // The rest has come and gone by now, or never will.
+      std::set<int> peers{pending_[i].peer};
+      for (size_t rest = i + 1; rest < pending_.size(); ++rest) {
+        try {
+          pending_[rest].under_way->wait_at_once();
+        } catch (const std::exception&) {
+          peers.insert(pending_[rest].peer);
+        }
+      }
+      throw LostMessages(error.what(), {peers.begin(), peers.end()});
+    }
+  }
+  pending_.clear();
+}
 
 std::vector<torch::Tensor> equal_chunks(const torch::Tensor& tensor, int size) {
   const auto flat = tensor.view({-1});

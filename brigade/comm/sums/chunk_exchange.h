@@ -14,11 +14,41 @@
 #include <torch/types.h>
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "brigade/comm/sums/group_messages.h"
 
 namespace brigade {
+
+// Messages under way together. Tensors are contiguous, in memory, and may be
+// empty; they may not change until wait() returns.
+class PendingMessages {
+ public:
+  PendingMessages(const GroupMessages& messages, MessageKind kind);
+  // A message ends once: no copies.
+  PendingMessages(PendingMessages&&) = default;
+  PendingMessages& operator=(PendingMessages&&) = default;
+  PendingMessages(const PendingMessages&) = delete;
+  PendingMessages& operator=(const PendingMessages&) = delete;
+
+  void receive(const torch::Tensor& into, int from);
+  void send(const torch::Tensor& from, int to);
+
+  // Until all have come and gone. Where one does not, here and above: closes
+  // the group's messages and throws LostMessages.
+  void wait();
+
+ private:
+  struct Message {
+    std::unique_ptr<MessageInFlight> under_way;
+    int peer;
+  };
+
+  GroupMessages messages_;
+  MessageKind kind_;
+  std::vector<Message> pending_;
+};
 
 // Launches a message to and one from each other rank. received(peer) and
 // sent(peer) return their tensors, which may not change until the messages have

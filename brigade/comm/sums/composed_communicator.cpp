@@ -7,7 +7,6 @@
 #include "brigade/base/hash.h"
 #include "brigade/base/units.h"
 #include "brigade/comm/sums/bf16_all_reduce.h"
-#include "brigade/comm/sums/chunk_exchange.h"
 #include "brigade/comm/sums/row_all_reduce.h"
 
 namespace brigade {

@@ -1,5 +1,5 @@
 // What communicators over different backends have in common: the collectives
-// that are composed of messages from rank to rank (group_messages.h), straight
+// that are composed of messages from rank to rank (chunk_exchange.h), straight
 // from and into the tensors' memory, and how a group fails.
 //
 //   all_gather           the own chunk to each rank
@@ -33,7 +33,7 @@
 #include "brigade/comm/sequential_worker.h"
 #include "brigade/comm/start/post_mortem.h"
 #include "brigade/comm/store.h"
-#include "brigade/comm/sums/group_messages.h"
+#include "brigade/comm/sums/chunk_exchange.h"
 
 namespace brigade {
 

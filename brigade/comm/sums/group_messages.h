@@ -1,6 +1,5 @@
 // Messages between the ranks of a group, whatever carries them; for the files
-// of comm/ only. What collectives are composed of (chunk_exchange.h,
-// bf16_all_reduce.h, row_all_reduce.h).
+// of comm/ only. Sent and received by PendingMessages (chunk_exchange.h).
 #pragma once
 
 #include <torch/types.h>
@@ -8,6 +7,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace brigade {
@@ -35,7 +35,8 @@ constexpr int kFirstTagOfCollectives = 2;
 // Messages that did not come or go; whose they are.
 class LostMessages : public std::runtime_error {
  public:
-  LostMessages(const std::string& why, std::vector<int> peers);
+  LostMessages(const std::string& why, std::vector<int> peers)
+      : std::runtime_error(why), peers_(std::move(peers)) {}
 
   const std::vector<int>& peers() const { return peers_; }
 
@@ -96,39 +97,10 @@ class GroupMessages {
   std::vector<int> close() const { return transport_->close(); }
 
  private:
-  friend class PendingMessages;
+  friend class PendingMessages;  // chunk_exchange.h
 
   std::shared_ptr<MessageTransport> transport_;
   int tag_ = kFirstTagOfCollectives;
-};
-
-// Messages under way together. Tensors are contiguous, in memory, and may be
-// empty; they may not change until wait() returns.
-class PendingMessages {
- public:
-  PendingMessages(const GroupMessages& messages, MessageKind kind);
-  // A message ends once: no copies.
-  PendingMessages(PendingMessages&&) = default;
-  PendingMessages& operator=(PendingMessages&&) = default;
-  PendingMessages(const PendingMessages&) = delete;
-  PendingMessages& operator=(const PendingMessages&) = delete;
-
-  void receive(const torch::Tensor& into, int from);
-  void send(const torch::Tensor& from, int to);
-
-  // Until all have come and gone. Where one does not, here and above: closes
-  // the group's messages and throws LostMessages.
-  void wait();
-
- private:
-  struct Message {
-    std::unique_ptr<MessageInFlight> under_way;
-    int peer;
-  };
-
-  GroupMessages messages_;
-  MessageKind kind_;
-  std::vector<Message> pending_;
 };
 
 }  // namespace brigade
