@@ -19,11 +19,6 @@ void StepProgress::reset() {
   ready_order_.clear();
 }
 
-void StepProgress::make_ready(int param) {
-  set(param, ReadyState::kReady);
-  ready_order_.push_back(param);
-}
-
 void StepProgress::reopen() {
   for (ReadyState& state : states_) {
     if (state == ReadyState::kReady)

@@ -35,7 +35,10 @@ class StepProgress {
     states_[static_cast<size_t>(param)] = state;
   }
   // kReady, as the next of the order.
-  void make_ready(int param);
+  void make_ready(int param) {
+    set(param, ReadyState::kReady);
+    ready_order_.push_back(param);
+  }
   // kReady without a gradient: nothing that an order can be made of.
   void make_ready_without_gradient(int param) {
     set(param, ReadyState::kReady);
