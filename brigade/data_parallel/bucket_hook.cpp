@@ -23,12 +23,6 @@ followed_by(WorkPtr work, torch::Device device, std::function<void()> then) {
        .reduced_bytes = {}});
 }
 
-// A reduction that sends what a dense all-reduce sends for `bytes`.
-WorkPtr counted_as(WorkPtr work, int64_t bytes) {
-  return join_works(
-      {.works = {std::move(work)}, .then = nullptr, .reduced_bytes = bytes});
-}
-
 // The gradients that no mean has divided by the ranks: all of main_grad at
 // once, where it may.
 std::vector<torch::Tensor> sums_of(const BucketView& bucket) {
@@ -123,12 +117,12 @@ BucketHook reduce_scatter_hook(torch::ScalarType wire, double divisor) {
              BucketView& bucket, Communicator& communicator) -> WorkPtr {
     const int64_t bytes =
         bucket.main_grad.numel() * bucket.main_grad.element_size();
-    if (wire != torch::kFloat &&
-        bucket.main_grad.scalar_type() == torch::kFloat)
-      return counted_as(
-          scatter_rounded(bucket, communicator, wire, divisor), bytes / 4);
-    return counted_as(
-        communicator.reduce_scatter(bucket.owned, bucket.main_grad), bytes / 2);
+    bucket.reduced_bytes = bytes / 2;  // one of an all-reduce's two exchanges
+    if (wire == torch::kFloat ||
+        bucket.main_grad.scalar_type() != torch::kFloat)
+      return communicator.reduce_scatter(bucket.owned, bucket.main_grad);
+    bucket.reduced_bytes = bytes / 4;
+    return scatter_rounded(bucket, communicator, wire, divisor);
   };
 }
 

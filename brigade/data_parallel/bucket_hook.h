@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,8 @@ struct BucketView {
   // Elements of a row, if main_grad is a matrix most of whose rows are zero
   // (and padding behind it); else 0.
   int64_t sparse_row_numel = 0;
+  // What a hook may say where its Work does not: see Work::reduced_bytes().
+  std::optional<int64_t> reduced_bytes;
 };
 
 // Launches the reduction of bucket.main_grad over the communicator and returns

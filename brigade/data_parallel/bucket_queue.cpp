@@ -51,6 +51,7 @@ void Bucket::launch_as_is(const BucketHook& hook, Communicator& communicator) {
   writers_.wait();
   if (is_asynchronous(view_.main_grad.device()))
     device_times_.ready = StreamMark::timed(view_.main_grad.device());
+  view_.reduced_bytes.reset();
   try {
     work_ = hook(view_, communicator);
   } catch (const CommError& error) {
@@ -91,7 +92,8 @@ void Bucket::wait() {
   }
   timing_.wait_end_ns = steady_now_ns();
   timing_.finished_ns = work_->finished_ns();
-  timing_.bytes = work_->reduced_bytes().value_or(plan_.bytes());
+  timing_.bytes = work_->reduced_bytes().value_or(
+      view_.reduced_bytes.value_or(plan_.bytes()));
   if (has_streams) {
     device_times_.wait_end = StreamMark::timed(device);
     device_times_.work = work_;

@@ -6,6 +6,7 @@
 
 #include <condition_variable>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "brigade/base/error.h"
@@ -117,6 +118,26 @@ TEST(Bucket, IsReducedOnceItsWorkWasWaitedFor) {
   bucket.wait();  // nothing is left to wait for
   bucket.reset();
   EXPECT_EQ(bucket.state(), BucketState::kFilling);
+}
+
+TEST(Bucket, CountsTheBytesThatItsHookSays) {
+  const auto world = make_world_of_one();
+  Bucket bucket = make_bucket();
+  const auto bytes_with = [&](std::optional<int64_t> said) {
+    bucket.mark_ready();
+    bucket.mark_ready();
+    const BucketHook hook = [&](BucketView& view, Communicator&) {
+      if (said)
+        view.reduced_bytes = said;
+      return make_completed_work();
+    };
+    bucket.launch(hook, *world);
+    bucket.wait();
+    bucket.reset();
+    return bucket.timing().bytes;
+  };
+  EXPECT_EQ(bytes_with(5), 5);
+  EXPECT_EQ(bytes_with({}), 64 * 4);
 }
 
 TEST(Bucket, FilledByOneThreadIsWaitedForByAnother) {
