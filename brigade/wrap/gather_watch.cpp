@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "brigade/data_parallel/op_inputs.h"
+#include "brigade/data_parallel/shared_memory.h"
 
 namespace brigade {
 namespace {
@@ -35,24 +36,18 @@ std::unique_ptr<at::ObserverContext> before_observed_op(
   return nullptr;
 }
 
-uintptr_t address_of(const torch::Tensor& tensor) {
-  // Not data_ptr(), which counts as a write where memory is copied lazily.
-  return reinterpret_cast<uintptr_t>(
-             tensor.storage().unsafeGetStorageImpl()->data()) +
-         static_cast<uintptr_t>(tensor.storage_offset()) *
-             tensor.element_size();
-}
-
-uintptr_t bytes_spanned(const torch::Tensor& tensor) {
-  if (tensor.numel() == 0)
-    return 0;
-  int64_t last = 0;
-  for (int64_t d = 0; d < tensor.dim(); ++d)
-    last += (tensor.size(d) - 1) * tensor.stride(d);
-  return static_cast<uintptr_t>(last + 1) * tensor.element_size();
-}
-
 }  // namespace
+
+GatherWatch::Range::Range(const torch::Tensor& tensor, int of) : param(of) {
+  const MemorySpan span(tensor);
+  if (span.storage == nullptr)
+    return;
+  // Not data_ptr(), which counts as a write where memory is copied lazily.
+  const auto memory = reinterpret_cast<uintptr_t>(
+      tensor.storage().unsafeGetStorageImpl()->data());
+  begin = memory + static_cast<uintptr_t>(span.begin);
+  end = memory + static_cast<uintptr_t>(span.end);
+}
 
 GatherWatch::GatherWatch(GradSync& sync)
     : sync_(&sync), was_read_(sync.params().size()) {}
@@ -61,10 +56,8 @@ void GatherWatch::find_ranges() {
   ranges_.clear();
   for (size_t i = 0; i < sync_->params().size(); ++i) {
     const torch::Tensor& param = sync_->params()[i].tensor;
-    const uintptr_t begin = address_of(param);
     if (param.numel() > 0)
-      ranges_.push_back(
-          {begin, begin + bytes_spanned(param), static_cast<int>(i)});
+      ranges_.emplace_back(param, static_cast<int>(i));
   }
   std::sort(ranges_.begin(), ranges_.end(), [](const Range& a, const Range& b) {
     return a.begin < b.begin;
@@ -79,13 +72,12 @@ void GatherWatch::wait_for_unseen() {
 }
 
 void GatherWatch::before_read(const torch::Tensor& tensor) {
-  const uintptr_t begin = address_of(tensor);
-  const uintptr_t end = begin + bytes_spanned(tensor);
+  const Range read(tensor, -1);
   auto range = std::upper_bound(
-      ranges_.begin(), ranges_.end(), begin, [](uintptr_t at, const Range& r) {
-        return at < r.end;
+      ranges_.begin(), ranges_.end(), read, [](const Range& a, const Range& b) {
+        return a.begin < b.end;
       });
-  for (; range != ranges_.end() && range->begin < end; ++range) {
+  for (; range != ranges_.end() && range->begin < read.end; ++range) {
     was_read_[static_cast<size_t>(range->param)] = true;
     sync_->wait_for_weight(range->param);
   }

@@ -55,11 +55,13 @@ class GatherWatch {
   void fail_later(std::exception_ptr error) { failure_ = std::move(error); }
 
  private:
-  // Where a parameter's values are, in bytes.
+  // Where a tensor's values are, by address: of one memory that two storages
+  // have (torch::from_blob()) both are seen.
   struct Range {
-    uintptr_t begin;
-    uintptr_t end;
-    int param;
+    Range(const torch::Tensor& tensor, int of);
+    uintptr_t begin = 0;
+    uintptr_t end = 0;
+    int param;  // -1: of none
   };
 
   void find_ranges();

@@ -170,6 +170,26 @@ TEST_P(GatherWatchTest, AnOperationWaitsForItsOwnWeightsAlone) {
   });
 }
 
+TEST_P(GatherWatchTest, AnotherStorageOverAWeightIsTheWeight) {
+  run_ranks(2, [](const CommunicatorPtr& world) {
+    AfterOneStep run(world, GetParam());
+    torch::Tensor& weight = run.net->ours;
+    const torch::Tensor over =
+        torch::from_blob(weight.data_ptr(), weight.sizes().vec());
+    bool is_first = true;
+    run.net->on_layer = [&](const std::string&) {
+      if (!std::exchange(is_first, false))
+        return;
+      run.waited();
+      const torch::NoGradGuard no_grad;
+      over.sum();
+      EXPECT_THAT(run.waited(), UnorderedElementsAre("ours"));
+    };
+    run.model.forward(torch::ones({1, kWidth}));
+    EXPECT_FALSE(is_first);
+  });
+}
+
 TEST_P(GatherWatchTest, TrainsAsWithWholeWeights) {
   const auto train = [](const CommunicatorPtr& world, Sharding sharding) {
     const auto net = std::make_shared<ReadersNet>();
