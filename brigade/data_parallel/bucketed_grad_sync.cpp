@@ -136,6 +136,10 @@ void BucketedGradSync::enter_step() {
 void BucketedGradSync::leave_step() {
   const torch::NoGradGuard no_grad;
   if (handed_.were_used()) {
+    for (int param = 0; param < static_cast<int>(params().size()); ++param) {
+      if (handed_.is_as_used(param))
+        handover_of(param).note_used(param);
+    }
     if (handed_.end_use())
       memory_->zero_main_grads();
     reset();

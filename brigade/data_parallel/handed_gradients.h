@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "brigade/data_parallel/grad_sync_options.h"
+#include "brigade/data_parallel/shown_gradient.h"
 #include "brigade/data_parallel/write_watch.h"
 #include "brigade/param/param_memory.h"
 
@@ -39,7 +40,10 @@ class HandedGradients {
 
   // Whether an optimizer has stepped since begin().
   bool were_used() const;
-  // The same, or whether .grad() was cleared or written since.
+  // Whether .grad() of a parameter is what it was when that step began, however
+  // the user had changed it before.
+  bool is_as_used(int param) const;
+  // The same as were_used(), or whether .grad() was cleared or written since.
   bool were_touched() const;
   // kMainGrad: whether they are still those of begin().
   bool are_uncleared() const;
@@ -53,6 +57,7 @@ class HandedGradients {
   bool are_main_grads() const {
     return options_->handover == GradHandover::kMainGrad;
   }
+  void note_used();
   int64_t owned_numel() const;
   void throw_if_stepped_elsewhere() const;
   void throw_if_kept() const;
@@ -63,11 +68,12 @@ class HandedGradients {
   const GradSyncOptions* options_;
   const std::vector<Param>* params_;
   const ParamMemory* memory_;
-  WriteWatch writes_;              // since begin(), to the first step
-  int64_t weights_version_ = 0;    // at begin()
-  int64_t gradients_version_ = 0;  // the same; -1: there are none
-  int64_t shown_version_ = 0;      // the same, of .grad()
-  int64_t stepped_numel_ = 0;      // since begin()
+  WriteWatch writes_;                // since begin(), to the first step
+  std::vector<ShownGradient> used_;  // .grad() when the first step began
+  int64_t weights_version_ = 0;      // at begin()
+  int64_t gradients_version_ = 0;    // the same; -1: there are none
+  int64_t shown_version_ = 0;        // the same, of .grad()
+  int64_t stepped_numel_ = 0;        // since begin()
 };
 
 }  // namespace brigade

@@ -17,10 +17,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <utility>
 #include <vector>
 
+#include "brigade/data_parallel/shown_gradient.h"
 #include "brigade/data_parallel/wrapped_params.h"
 #include "brigade/param/param_memory.h"
 
@@ -38,21 +38,6 @@ enum class GradUse { kUsed, kUnused };
 // What a user did to the .grad of all parameters: nothing, cleared each to
 // none, or something else.
 enum class GradClearing { kNone, kAll, kSome };
-
-// What a step left in .grad(): a gradient that the user has written since then
-// (zero_grad()'s zeros too) is one to add to, the step's own is not.
-class ShownGradient {
- public:
-  // Remembers `grad` as what the step left.
-  void note(const torch::Tensor& grad);
-  // Whether `grad` is another tensor, or has been written to.
-  bool is_replaced_by(const torch::Tensor& grad) const;
-
- private:
-  // Weak, so that no other tensor can have the address while it is compared.
-  std::optional<c10::weak_intrusive_ptr<c10::TensorImpl>> shown_;
-  int64_t version_ = 0;
-};
 
 // What a hand-over works on, which outlives it.
 struct HandoverParts {
@@ -73,6 +58,9 @@ class Handover {
   // whether there is one: .grad may have been cleared. Throws ConfigError where
   // a fused op has added to it already.
   virtual bool keep_share(int param, int ranks) = 0;
+  // An optimizer has used .grad as it is now, also where the user had written to
+  // it: gradients of the next step are not added to it.
+  virtual void note_used(int /*param*/) {}
   // A fused op has added to main_grad, before any hook.
   virtual void note_fused() {}
   // AccumulateGrad is about to add a gradient to .grad.

@@ -17,23 +17,6 @@ bool is_rounded_from(
       main_grad.to(grad.scalar_type()).view(torch::kShort));
 }
 
-}  // namespace
-
-void ShownGradient::note(const torch::Tensor& grad) {
-  shown_.emplace(grad.getIntrusivePtr());
-  version_ = static_cast<int64_t>(grad._version());
-}
-
-bool ShownGradient::is_replaced_by(const torch::Tensor& grad) const {
-  if (!grad.defined() || grad.numel() == 0)
-    return false;
-  if (!shown_ || shown_->_unsafe_get_target() != grad.unsafeGetTensorImpl())
-    return true;
-  return static_cast<int64_t>(grad._version()) != version_;
-}
-
-namespace {
-
 // Of fp32 and fp64 parameters .grad is an alias of main_grad, so that autograd
 // adds micro-batches straight into it; of 16-bit ones it is a rounded copy.
 //
@@ -71,6 +54,8 @@ class ParamDtypeHandover : public Handover {
     show(param);
     return true;
   }
+
+  void note_used(int param) override { note_shown(param); }
 
   void before_accumulate(int param, GradPart part) override {
     torch::Tensor& grad = grad_of(param);

@@ -59,6 +59,10 @@ void PerParamGradSync::begin_step() {
 void PerParamGradSync::leave_step() {
   const torch::NoGradGuard no_grad;
   const bool are_used = handed_.were_used();
+  for (int i = 0; are_used && i < static_cast<int>(shown_.size()); ++i) {
+    if (handed_.is_as_used(i))
+      shown_[static_cast<size_t>(i)].note(grad_of(i));
+  }
   if (are_used && handed_.end_use())
     memory_->zero_main_grads();
   if (!are_used) {

@@ -47,6 +47,10 @@ bool SparseHandover::keep_share(int param, int ranks) {
   return grad.defined();
 }
 
+void SparseHandover::note_used(int param) {
+  shown_[static_cast<size_t>(param)].note(grad_of(param));
+}
+
 void SparseHandover::before_accumulate(int param, GradPart part) {
   if (part == GradPart::kFirst &&
       !shown_[static_cast<size_t>(param)].is_replaced_by(grad_of(param)))

@@ -25,6 +25,7 @@ class SparseHandover : public Handover {
   explicit SparseHandover(HandoverParts parts);
 
   bool keep_share(int param, int ranks) override;
+  void note_used(int param) override;
   void before_accumulate(int param, GradPart part) override;
   void seal_missing(int param) override { grad_of(param).reset(); }
   void give(int param, GradUse use) override;

@@ -6,6 +6,8 @@
 #include <memory>
 #include <mutex>
 #include <string_view>
+#include <tuple>
+#include <utility>
 
 #include "brigade/data_parallel/op_inputs.h"
 
@@ -64,11 +66,11 @@ std::unique_ptr<at::ObserverContext> before_write(
   ActiveWatches& active = ActiveWatches::instance();
   const std::lock_guard lock(active.mutex);
   visit_op_input(*written, [&](const torch::Tensor& tensor) {
-    const void* storage = tensor.storage().unsafeGetStorageImpl();
+    const MemorySpan memory(tensor);
     // Those that have seen enough leave.
     for (size_t i = active.watches.size(); i-- > 0;) {
       WriteWatch* const watch = active.watches[i];
-      watch->note_write(storage);
+      watch->note_write(memory);
       if (watch->has_seen_weights())
         active.remove(watch);
     }
@@ -76,24 +78,40 @@ std::unique_ptr<at::ObserverContext> before_write(
   return nullptr;
 }
 
-std::vector<const void*> storages_of(
-    const std::vector<torch::Tensor>& tensors) {
-  std::vector<const void*> storages;
-  for (const torch::Tensor& tensor : tensors)
-    storages.push_back(tensor.storage().unsafeGetStorageImpl());
-  std::sort(storages.begin(), storages.end());
-  storages.erase(std::unique(storages.begin(), storages.end()), storages.end());
-  return storages;
+std::vector<MemorySpan> spans_of(const std::vector<torch::Tensor>& tensors) {
+  std::vector<MemorySpan> all(tensors.begin(), tensors.end());
+  std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
+    return std::tie(a.storage, a.begin) < std::tie(b.storage, b.begin);
+  });
+  std::vector<MemorySpan> spans;
+  for (const MemorySpan& span : all) {
+    if (!spans.empty() && spans.back().overlaps(span))
+      spans.back().end = std::max(spans.back().end, span.end);
+    else
+      spans.push_back(span);
+  }
+  return spans;
+}
+
+bool overlap(const std::vector<MemorySpan>& spans, const MemorySpan& span) {
+  const auto found = std::partition_point(
+      spans.begin(), spans.end(), [&](const MemorySpan& each) {
+        return std::tie(each.storage, each.end) <=
+               std::tie(span.storage, span.begin);
+      });
+  return found != spans.end() && found->overlaps(span);
 }
 
 }  // namespace
 
 void WriteWatch::begin(
     const std::vector<torch::Tensor>& gradients,
-    const std::vector<torch::Tensor>& weights) {
+    const std::vector<torch::Tensor>& weights,
+    std::function<void()> on_step) {
   end();
-  gradients_ = storages_of(gradients);
-  weights_ = storages_of(weights);
+  gradients_ = spans_of(gradients);
+  weights_ = spans_of(weights);
+  on_step_ = std::move(on_step);
   ActiveWatches& active = ActiveWatches::instance();
   const std::lock_guard lock(active.mutex);
   is_watching_ = true;
@@ -113,18 +131,18 @@ void WriteWatch::end() {
 }
 
 void WriteWatch::note_step() {
+  if (is_watching_)
+    on_step_();
   end();
   seen_ = Seen::kStep;
 }
 
-void WriteWatch::note_write(const void* storage) {
-  const auto has = [storage](const std::vector<const void*>& storages) {
-    return std::binary_search(storages.begin(), storages.end(), storage);
-  };
-  if (has(weights_)) {
+void WriteWatch::note_write(const MemorySpan& written) {
+  if (overlap(weights_, written)) {
+    on_step_();
     seen_ = Seen::kWeights;
     is_watching_ = false;
-  } else if (has(gradients_) && seen_ == Seen::kNothing) {
+  } else if (overlap(gradients_, written) && seen_ == Seen::kNothing) {
     seen_ = Seen::kGradients;
   }
 }

@@ -12,7 +12,10 @@
 #include <torch/types.h>
 
 #include <atomic>
+#include <functional>
 #include <vector>
+
+#include "brigade/data_parallel/shared_memory.h"
 
 namespace brigade {
 
@@ -31,10 +34,13 @@ class WriteWatch {
   WriteWatch(const WriteWatch&) = delete;
   WriteWatch& operator=(const WriteWatch&) = delete;
 
-  // Writes to the memory of these are noticed from here on.
+  // Writes to the memory of these are noticed from here on. `on_step` is called
+  // once, before the first write of a weight or by note_step(), in the thread
+  // that writes; it runs no operation of libtorch.
   void begin(
       const std::vector<torch::Tensor>& gradients,
-      const std::vector<torch::Tensor>& weights);
+      const std::vector<torch::Tensor>& weights,
+      std::function<void()> on_step);
   // Nothing is noticed any longer.
   void end();
   // An optimizer that reads these gradients where they are steps the weights.
@@ -45,12 +51,13 @@ class WriteWatch {
   bool has_seen_weights() const { return seen_ >= Seen::kWeights; }
   bool is_watching() const { return is_watching_; }
 
-  // Called by the observer: an operation writes to this storage.
-  void note_write(const void* storage);
+  // Called by the observer: an operation writes to this memory.
+  void note_write(const MemorySpan& written);
 
  private:
-  std::vector<const void*> gradients_;  // storages, sorted
-  std::vector<const void*> weights_;    // the same
+  std::vector<MemorySpan> gradients_;  // ascending, without overlaps
+  std::vector<MemorySpan> weights_;    // the same
+  std::function<void()> on_step_;
   std::atomic<Seen> seen_ = Seen::kNothing;
   std::atomic<bool> is_watching_ = false;
 };

@@ -68,6 +68,27 @@ TEST_P(GradByHand, OfAStepThatIsOverDoesNot) {
   });
 }
 
+// However it was changed before the step that has used it.
+TEST_P(GradByHand, ScaledOrReplacedBeforeTheStepDoesNot) {
+  run_ranks(2, [](const CommunicatorPtr& world) {
+    TwoParamsModel model = wrap_two_params(GetParam(), world);
+    for (int step = 0; step < 4; ++step) {
+      model.forward(world->rank() + 1).backward();
+      expect_mean(model, 1.5, 3);
+      {
+        const torch::NoGradGuard no_grad;
+        for (auto& param : model->parameters()) {
+          if (step % 2 == 0)
+            param.mutable_grad().mul_(0.5);
+          else
+            param.mutable_grad() = param.grad() * 0.5;
+        }
+      }
+      step_with(model, GetParam(), 0.0);
+    }
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Sync,
     GradByHand,
