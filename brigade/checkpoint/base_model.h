@@ -13,8 +13,8 @@ namespace brigade {
 // files and digests of their ends. Throws DataError.
 std::string fingerprint_of_weights(const std::filesystem::path& folder);
 
-// Throws DataError where the base model of the run in `checkpoint` is not there,
-// or has other weights than the adapter was trained beside. Checkpoints of
+// Throws DataError where the base model of the run in `checkpoint` is missing,
+// or has other weights than the adapter was trained beside. Checkpoints from
 // before the fingerprint was kept pass.
 void check_base_model(
     const CheckpointManifest& manifest,

@@ -53,10 +53,10 @@ BucketHook all_reduce_hook();
 // are reduced as they are. Sparse rows are not told apart.
 BucketHook bf16_hook();
 
-// fp16 on the wire, as PyTorch's fp16_compress_hook: divided by the number of
-// ranks first (where the mean has not done so), and by `divisor` where gradients
-// are sums over many samples, so that large ones do not overflow: what is above
-// 65504 then does. Half the bytes of all_reduce_hook; gradients keep 11 bits of
+// fp16 on the wire, as PyTorch's fp16_compress_hook: divided first by the number
+// of ranks (where the mean has not done so), and by `divisor` where gradients
+// are sums over many samples, so that large ones do not overflow: what is then
+// above 65504 does. Half the bytes of all_reduce_hook; gradients keep 11 bits of
 // mantissa, and what is below 6e-8 times these numbers is lost. Those of
 // float64 weights, and those of one rank, are reduced as they are.
 BucketHook fp16_hook(double divisor = 1);

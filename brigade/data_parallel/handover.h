@@ -58,8 +58,8 @@ class Handover {
   // whether there is one: .grad may have been cleared. Throws ConfigError where
   // a fused op has added to it already.
   virtual bool keep_share(int param, int ranks) = 0;
-  // An optimizer has used .grad as it is now, also where the user had written to
-  // it: gradients of the next step are not added to it.
+  // An optimizer has used .grad as it is now, though the user may have written
+  // to it: gradients of the next step are not added to it.
   virtual void note_used(int /*param*/) {}
   // A fused op has added to main_grad, before any hook.
   virtual void note_fused() {}

@@ -33,8 +33,8 @@ class HookMemory {
   // Of every bucket that was reduced and still is as it was then, and what was
   // restored and no bucket has taken yet.
   std::vector<State> tensors() const;
-  // Zeroes the errors: those of a step whose gradients were dropped because they
-  // are not finite may be as large as what made them so.
+  // Zeroes the errors. Those of a step whose gradients were dropped as not
+  // finite may be as large as what made them so.
   void drop_errors();
   // What the bucket with that parameter begins with: one of tensors(). Before
   // its first reduction.

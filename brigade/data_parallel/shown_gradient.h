@@ -1,4 +1,4 @@
-// What a step left in a .grad(): a gradient that the user has written since then
+// What a step left in a .grad(): a gradient that the user has written since
 // (zero_grad()'s zeros too) is one to add to, the step's own is not.
 #pragma once
 

@@ -249,8 +249,8 @@ class Supervisor {
     }
   }
 
-  // A buffer of what is there, while there is room for it; -1 takes the input's
-  // place at its end. False: there is no more now.
+  // Reads one buffer while there is room for it; -1 takes the input's place at
+  // its end. False: there is no more now.
   bool read_some(size_t index) {
     if (inputs_[index] < 0 || merger_.is_full())
       return false;
