@@ -27,9 +27,14 @@ enum class Lag {
   kCompute,
   // Other streams begin each piece of work after two milliseconds.
   kTransfers,
+  // So do they, and they do only what somebody waits for.
+  kHeldTransfers,
 };
 // For work that is queued from now on.
 void set_lag(Lag lag);
+
+// Blocks until the streams that are no default ones have done what they hold.
+void wait_for_transfers();
 
 // Ranks that are threads have one each, from 0 to 7.
 torch::Device late_device(int index);

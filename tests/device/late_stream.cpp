@@ -28,6 +28,10 @@ void set_lag(Lag lag) {
   current_lag = lag;
 }
 
+void wait_for_transfers() {
+  LateStream::wait_for_transfers();
+}
+
 LateStream::LateStream(bool is_default) : is_default_(is_default) {
   std::thread([this] { run(); }).detach();
 }
@@ -55,6 +59,17 @@ std::vector<LateStream::Place> LateStream::under_way() {
       places.push_back(place);
   }
   return places;
+}
+
+void LateStream::wait_for_transfers() {
+  for (const Place& place : under_way()) {
+    if (!place.stream->is_default_)
+      place.stream->wait_for(place.number);
+  }
+}
+
+bool LateStream::is_held(Lag lag) const {
+  return lag == (is_default_ ? Lag::kCompute : Lag::kHeldTransfers);
 }
 
 LateStream& LateStream::of(const c10::Stream& stream) {
@@ -119,8 +134,7 @@ void LateStream::run() {
     changed_.wait(lock, [this] {
       if (queue_.empty())
         return false;
-      const bool lags = is_default_ && queue_.front().lag == Lag::kCompute;
-      return !lags || done_ < wanted_;
+      return !is_held(queue_.front().lag) || done_ < wanted_;
     });
     if (is_default_ && queue_.front().lag == Lag::kCompute &&
         gave_way_at < wanted_) {
@@ -132,7 +146,7 @@ void LateStream::run() {
     Piece piece = std::move(queue_.front());
     queue_.pop_front();
     lock.unlock();
-    if (!is_default_ && piece.lag == Lag::kTransfers)
+    if (!is_default_ && piece.lag != Lag::kCompute)
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
     std::exception_ptr error;
     try {

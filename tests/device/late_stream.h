@@ -31,6 +31,8 @@ class LateStream {
     bool is_reached() const { return stream->is_done(number); }
   };
   static std::vector<Place> under_way();
+  // See late_device.h.
+  static void wait_for_transfers();
 
   // Returns the number of the work on this stream.
   int64_t push(std::function<void()> work);
@@ -42,6 +44,8 @@ class LateStream {
  private:
   explicit LateStream(bool is_default);
   [[noreturn]] void run();
+  // Does only what somebody waits for.
+  bool is_held(Lag lag) const;
   // Has work, and none that waits for another stream.
   bool can_run();
   // Lets other streams than default ones run first: on a busy machine they may
