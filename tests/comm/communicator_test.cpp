@@ -5,6 +5,7 @@
 #include <signal.h>
 
 #include <chrono>
+#include <latch>
 #include <thread>
 
 #include "brigade/base/error.h"
@@ -223,16 +224,23 @@ TEST(Communicator, AHandlerOfBrokenPipesStays) {
   EXPECT_EQ(::signal(SIGPIPE, before), static_cast<void (*)(int)>(handler));
 }
 
-TEST(Communicator, ATimeoutNamesTheOperationTheGroupAndTheSilentRank) {
+TEST(Communicator, AnErrorNamesTheOperationTheGroupAndTheSilentRank) {
+  std::latch have_launched(2);
   run_ranks(
       3,
-      [](CommunicatorPtr world) {
+      [&](CommunicatorPtr world) {
         auto tensor = torch::ones({8});
         world->all_reduce(tensor)->wait();
-        if (world->rank() == 2)
-          return;  // stops taking part while the others go on
+        if (world->rank() == 2) {
+          // Stops taking part while the others go on.
+          if (!testing::ranks_are_processes())
+            have_launched.wait();
+          return;
+        }
+        const WorkPtr work = world->all_reduce(tensor);
+        have_launched.count_down();
         try {
-          world->all_reduce(tensor)->wait();
+          work->wait();
           FAIL() << "no peer, no result";
         } catch (const CommError& error) {
           EXPECT_THAT(error.what(), HasSubstr("all_reduce #1 of 8 x Float"));
@@ -240,7 +248,8 @@ TEST(Communicator, ATimeoutNamesTheOperationTheGroupAndTheSilentRank) {
           EXPECT_THAT(error.what(), HasSubstr("rank 2 of this group"));
         }
       },
-      {.check_collectives = false, .timeout = std::chrono::seconds(3)});
+      {.check_collectives = false,
+       .timeout = testing::timeout_of_lost_ranks()});
 }
 
 }  // namespace

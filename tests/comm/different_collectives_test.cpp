@@ -91,7 +91,6 @@ TEST_P(DifferentCollectives, AreNamedOnEveryRank) {
       2,
       [&](const CommunicatorPtr& world) {
         const auto rank = static_cast<size_t>(world->rank());
-        launch_gather(*world, 8)->wait();
         try {
           of[rank].launch(*world)->wait();
           FAIL() << "rank " << rank;
@@ -108,7 +107,9 @@ TEST_P(DifferentCollectives, AreNamedOnEveryRank) {
                   of[static_cast<size_t>(other)].operation + ". All ranks"));
         }
       },
-      {.check_collectives = false, .timeout = std::chrono::seconds(3)});
+      {.check_collectives = false,
+       .timeout = std::chrono::seconds(3),
+       .first = [](Communicator& world) { launch_gather(world, 8)->wait(); }});
 }
 
 std::string name_of(const ::testing::TestParamInfo<Pair>& info) {

@@ -22,7 +22,7 @@ using ::testing::SizeIs;
 
 CommunicatorOptions recorded_by(const FlightRecorderPtr& recorder) {
   CommunicatorOptions options;
-  options.timeout = std::chrono::seconds(30);
+  options.timeout = testing::kNever;
   options.flight_recorder = recorder;
   return options;
 }

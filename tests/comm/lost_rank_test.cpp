@@ -23,11 +23,9 @@ namespace brigade {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::kNever;
 using testing::run_ranks;
 using torch::Tensor;
-
-// A test that waits for it exceeds the time that a test may take.
-constexpr std::chrono::hours kNever{24};
 
 struct Operation {
   std::string name;
@@ -176,7 +174,6 @@ void run_without_last(
   run_ranks(
       ranks,
       [&](CommunicatorPtr world) {
-        world->barrier();
         if (is_last(*world)) {
           if (way == Way::kLeaves)
             world.reset();
@@ -192,7 +189,10 @@ void run_without_last(
         }
         are_done.count_down();
       },
-      {.check_collectives = false, .timeout = timeout, .max_records = 0});
+      {.check_collectives = false,
+       .timeout = timeout,
+       .max_records = 0,
+       .first = [](Communicator& world) { world.barrier(); }});
 }
 
 // Side by side, each with its group: they mostly wait.
@@ -264,8 +264,12 @@ TEST(LostRank, LeavesGroupsThatEndAndNoThreadBehind) {
         operation.ranks,
         std::chrono::seconds(2),
         [&](CommunicatorPtr world) {
-          for (int i = 0; i < 3; ++i)
-            operation.launch(*world);
+          try {
+            for (int i = 0; i < 3; ++i)
+              operation.launch(*world);
+          } catch (const CommError&) {
+            // On a busy machine the first one's time may be over.
+          }
           world.reset();
         });
   });
@@ -335,17 +339,20 @@ std::vector<CommunicatorPtr> join(
   std::vector<CommunicatorPtr> groups;
   groups.reserve(operations.size());
   for (const LargeOperation& operation : operations) {
-    groups.push_back(make_gloo_communicator(
+    groups.push_back(testing::join_patiently(
         store->with_prefix(operation.name),
         rank,
         kRanks,
-        {.timeout = std::chrono::seconds(6)}));
+        [&](const StorePtr& place) {
+          return make_gloo_communicator(
+              place, rank, kRanks, {.timeout = std::chrono::seconds(10)});
+        }));
   }
   return groups;
 }
 
 StorePtr store_in(const std::filesystem::path& file) {
-  return make_file_store(file, 2, std::chrono::minutes(1));
+  return make_file_store(file, 2, kNever);
 }
 
 constexpr const char* kFirstHasLaunched = "the first rank has launched";

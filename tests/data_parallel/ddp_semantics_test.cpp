@@ -842,7 +842,8 @@ TEST(Reset, AfterALostPeerLeavesASyncThatCanBeUsedAndDestroyed) {
         EXPECT_THROW((a + b).sum().backward(), CommError);
         sync->reset();
       },
-      {.check_collectives = false, .timeout = std::chrono::seconds(3)});
+      {.check_collectives = false,
+       .timeout = testing::timeout_of_lost_ranks()});
 }
 
 // ---- a rank whose loss reaches nothing

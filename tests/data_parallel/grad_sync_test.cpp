@@ -580,7 +580,8 @@ TEST(GradSync, APeerThatStallsMidBucketIsACommErrorNamingBucketAndRank) {
           EXPECT_THAT(error.what(), HasSubstr("rank 1 of this group"));
         }
       },
-      {.check_collectives = false, .timeout = std::chrono::seconds(3)});
+      {.check_collectives = false,
+       .timeout = testing::timeout_of_lost_ranks()});
 }
 
 TEST(GradSync, FinishedRanksShadowTheOthersUntilAllHaveJoined) {

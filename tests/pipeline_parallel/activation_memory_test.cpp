@@ -32,10 +32,7 @@ std::shared_ptr<PipelineStage> wide_stage(int s, int stages) {
 int64_t peak_of_first_rank(ScheduleKind kind, int micro_batches) {
   int64_t peak = 0;
   // No records: they would keep every launch's tensors.
-  const RanksOptions options{
-      .check_collectives = true,
-      .timeout = std::chrono::seconds(30),
-      .max_records = 0};
+  const RanksOptions options{.check_collectives = true, .max_records = 0};
   const auto body = [&](CommunicatorPtr pp) {
     const Schedule schedule = make_schedule(
         kind,

@@ -4,13 +4,14 @@
 #include <sched.h>
 #include <sys/epoll.h>
 
-#include <barrier>
 #include <cstdio>
 #include <exception>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "brigade/base/error.h"
 #include "brigade/comm/gloo/gloo_communicator.h"
 #include "brigade/comm/self_communicator.h"
 
@@ -35,14 +36,74 @@ namespace {
 
 RankRunner other_runner;
 
+// What join_patiently() tells the others.
+constexpr const char* kJoined = "joined";
+constexpr const char* kTooLate = "too late";
+constexpr const char* kFailed = "failed";
+constexpr int kMostAttempts = 100;
+
+CommunicatorPtr make_world(
+    const StorePtr& store,
+    int rank,
+    int size,
+    const RanksOptions& options) {
+  const CommunicatorOptions communicator{
+      .name = "world",
+      .timeout = options.timeout,
+      .check_collectives = options.check_collectives,
+      .max_records = options.max_records};
+  CommunicatorPtr world =
+      size == 1 ? make_self_communicator(communicator)
+                : make_gloo_communicator(store, rank, size, communicator);
+  options.first(*world);
+  return world;
+}
+
 }  // namespace
+
+CommunicatorPtr join_patiently(
+    const StorePtr& store,
+    int rank,
+    int size,
+    const std::function<CommunicatorPtr(const StorePtr& store)>& make) {
+  for (int attempt = 0;; ++attempt) {
+    const StorePtr place =
+        store->with_prefix("attempt " + std::to_string(attempt));
+    const auto tell = [&](const std::string& what) {
+      place->set("rank " + std::to_string(rank), what);
+    };
+    CommunicatorPtr group;
+    std::string late;
+    try {
+      group = make(place->with_prefix("group"));
+      tell(kJoined);
+    } catch (const CommError& error) {
+      late = error.what();
+      tell(kTooLate);
+    } catch (...) {
+      tell(kFailed);
+      throw;
+    }
+    bool have_all_joined = true;
+    for (int peer = 0; peer < size; ++peer) {
+      const std::string theirs = place->get("rank " + std::to_string(peer));
+      if (theirs == kFailed)
+        throw CommError("rank " + std::to_string(peer) + " could not join");
+      have_all_joined = have_all_joined && theirs == kJoined;
+    }
+    if (have_all_joined)
+      return group;
+    if (attempt == kMostAttempts)
+      throw CommError("no attempt to join went well; on this rank: " + late);
+  }
+}
 
 void run_ranks_with_store(
     int size,
     const std::function<void(int rank, StorePtr store)>& body) {
   if (other_runner.run_with_store)
     return other_runner.run_with_store(size, body);
-  const auto store = make_in_process_store(std::chrono::seconds(30));
+  const auto store = make_in_process_store(kNever);
   std::vector<std::exception_ptr> errors(static_cast<size_t>(size));
   std::vector<std::thread> threads;
   threads.reserve(static_cast<size_t>(size));
@@ -85,6 +146,12 @@ bool ranks_are_processes() {
   return other_runner.run != nullptr;
 }
 
+std::chrono::milliseconds timeout_of_lost_ranks() {
+  if (ranks_are_processes())
+    return std::chrono::seconds(3);
+  return kNever;
+}
+
 CommunicatorPtr make_world_of_one() {
   return make_self_communicator({.name = "world", .max_records = 100000});
 }
@@ -95,27 +162,10 @@ void run_ranks(
     RanksOptions options) {
   if (other_runner.run)
     return other_runner.run(size, body, options);
-  // A rank that leaves before the others have connected would fail them.
-  std::barrier connected(size);
   run_ranks_with_store(size, [&](int rank, const StorePtr& store) {
-    CommunicatorOptions communicator{
-        .name = "world",
-        .timeout = options.timeout,
-        .check_collectives = options.check_collectives,
-        .max_records = options.max_records};
-    if (size == 1) {
-      body(make_self_communicator(communicator));
-      return;
-    }
-    CommunicatorPtr world;
-    try {
-      world = make_gloo_communicator(store, rank, size, communicator);
-    } catch (...) {
-      connected.arrive_and_drop();
-      throw;
-    }
-    connected.arrive_and_wait();
-    body(std::move(world));
+    body(join_patiently(store, rank, size, [&](const StorePtr& place) {
+      return make_world(place, rank, size, options);
+    }));
   });
 }
 

@@ -2,6 +2,7 @@
 // for fast tests.
 #pragma once
 
+#include <chrono>
 #include <functional>
 
 #include "brigade/comm/communicator.h"
@@ -9,11 +10,25 @@
 
 namespace brigade::testing {
 
+// A test that waits for it exceeds the time that a test may take.
+inline constexpr std::chrono::hours kNever{24};
+
 struct RanksOptions {
   bool check_collectives = true;
-  std::chrono::milliseconds timeout{std::chrono::seconds(30)};
+  std::chrono::milliseconds timeout{kNever};
   int64_t max_records = 100000;
+  // What the ranks do before the body, which has to go well within the timeout.
+  std::function<void(Communicator& world)> first = [](Communicator&) {};
 };
+
+// Makes a rank's communicator, by `make` in the store that it is given, and
+// returns it once every rank has its own. A timeout is for what a test then
+// launches: where a busy machine exceeded it here, all ranks do it again.
+CommunicatorPtr join_patiently(
+    const StorePtr& store,
+    int rank,
+    int size,
+    const std::function<CommunicatorPtr(const StorePtr& store)>& make);
 
 // Runs body once per rank, each on its own thread with a communicator of
 // `size` members (a SelfCommunicator for 1) and one ATen thread, and joins
@@ -39,6 +54,10 @@ void set_rank_runner(RankRunner runner);
 
 // Whether set_rank_runner() was called.
 bool ranks_are_processes();
+
+// For a group that a rank leaves: Gloo's other ranks notice it at once, MPI's
+// after the timeout.
+std::chrono::milliseconds timeout_of_lost_ranks();
 
 // A communicator without peers.
 CommunicatorPtr make_world_of_one();

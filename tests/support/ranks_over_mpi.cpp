@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <chrono>
 #include <functional>
 #include <stdexcept>
 #include <utility>
@@ -17,7 +16,7 @@ namespace {
 
 struct Ranks {
   LaunchEnvironment environment = read_environment(process_environment());
-  StorePtr store = open_store(environment, std::chrono::seconds(60));
+  StorePtr store = open_store(environment, kNever);
   int groups = 0;
 };
 
@@ -55,10 +54,15 @@ void run_over_mpi(
       .timeout = options.timeout,
       .check_collectives = options.check_collectives,
       .max_records = options.max_records};
-  if (size == 1)
-    return body(make_self_communicator(communicator));
-  body(make_communicator(
-      store, mpi_rank(), size, communicator, {.backend = Backend::kMpi}));
+  CommunicatorPtr world = size == 1 ? make_self_communicator(communicator)
+                                    : make_communicator(
+                                          store,
+                                          mpi_rank(),
+                                          size,
+                                          communicator,
+                                          {.backend = Backend::kMpi});
+  options.first(*world);
+  body(std::move(world));
 }
 
 void run_over_mpi_with_store(

@@ -214,7 +214,7 @@ void run_on_ranks(
         {.dp = program.ranks},
         rank,
         store,
-        {.timeout = std::chrono::seconds(30), .check_collectives = true},
+        {.timeout = kNever, .check_collectives = true},
         backend);
     body(mesh.dp_cp());
   });
