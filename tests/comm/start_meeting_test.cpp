@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <latch>
 #include <thread>
 
 #include "brigade/comm/start/packed_texts.h"
@@ -18,7 +19,8 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr std::chrono::seconds kTimeout{20};
+// A test that waits for it exceeds the time that a test may take.
+constexpr std::chrono::hours kTimeout{24};
 
 // Runs each rank's part on a thread of its own; what it threw, or "".
 std::vector<std::string> run_ranks(
@@ -99,19 +101,51 @@ TEST(StartMeeting, ARankThatCannotStartEndsAllWithItsCauseAndHost) {
   }
 }
 
+// Tells when a text was set, whatever its key.
+class WatchedStore : public Store {
+ public:
+  WatchedStore(StorePtr inner, std::string text, std::latch& is_set)
+      : inner_(std::move(inner)), text_(std::move(text)), is_set_(is_set) {}
+
+  void set(const std::string& key, const std::string& value) override {
+    inner_->set(key, value);
+    if (value.find(text_) != std::string::npos)
+      is_set_.count_down();
+  }
+  std::string get(const std::string& key) override { return inner_->get(key); }
+  bool contains(const std::string& key) override {
+    return inner_->contains(key);
+  }
+  StorePtr with_prefix(const std::string& prefix) override {
+    return std::make_shared<WatchedStore>(
+        inner_->with_prefix(prefix), text_, is_set_);
+  }
+
+ private:
+  StorePtr inner_;
+  std::string text_;
+  std::latch& is_set_;
+};
+
 TEST(StartMeeting, RanksThatDoNotComeAreNamedAfterTheTimeout) {
   std::vector<std::string> progress;
+  std::latch has_joined(1);
   const auto errors = run_ranks(2, [&](int rank, const StorePtr& store) {
     auto options = options_of(rank, 4);
     options.linger = std::chrono::milliseconds(0);
-    if (rank == 0) {
+    if (rank == 1) {
+      const auto watched =
+          std::make_shared<WatchedStore>(store, "the second", has_joined);
+      StartMeeting(watched, options).exchange("the second");
+    } else {
+      has_joined.wait();
       options.timeout = std::chrono::seconds(3);
       options.report_every = std::chrono::milliseconds(20);
       options.on_progress = [&](const std::string& line) {
         progress.push_back(line);
       };
+      StartMeeting(store, options).exchange("");
     }
-    StartMeeting(store, options).exchange("");
   });
   for (const std::string& error : errors)
     EXPECT_THAT(
@@ -159,7 +193,7 @@ TEST(StartMeeting, RanksMeetInAFileThatIsNotThereYet) {
                     fmt::format("brigade_meeting_{}", ::getpid());
   std::filesystem::remove(file);
   const auto errors = run_ranks(2, [&](int rank, const StorePtr&) {
-    const StorePtr store = make_file_store(file, 2, std::chrono::seconds(5));
+    const StorePtr store = make_file_store(file, 2, kTimeout);
     StartMeeting meeting(store, options_of(rank, 2));
     EXPECT_EQ(meeting.exchange("").size(), 2U);
     // c10d removes the file with its last user.

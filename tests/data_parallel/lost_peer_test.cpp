@@ -5,6 +5,7 @@
 #include <torch/nn/modules/linear.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -21,8 +22,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
-
-constexpr int kTimeoutSeconds = 10;
 
 // Starts both ranks as processes without a supervisor, which would end the
 // survivor; returns what became of rank 0.
@@ -107,10 +106,21 @@ void wait_for(const fs::path& file) {
     ::usleep(1000);
 }
 
+// The world of both processes. One that dies is missed at once; for one that
+// stalls a timeout is waited out, in which nothing is loaded any more.
+World meet() {
+  const std::string over = std::getenv("LOST_PEER_OVER");
+  const std::string rank = std::getenv("RANK");
+  testing::write_file(over + ".loaded." + rank, "");
+  wait_for(over + ".loaded." + (rank == "0" ? "1" : "0"));
+  const bool stalls = std::getenv("LOST_PEER_HOW") == std::string("stalls");
+  return init_from_environment(
+      {.timeout = stalls ? std::chrono::seconds(10) : std::chrono::hours(24)});
+}
+
 // What each of the two processes runs.
 TEST(RankWhosePeerIsLost, DISABLED_InTheSecondStep) {
-  const World world =
-      init_from_environment({.timeout = std::chrono::seconds(kTimeoutSeconds)});
+  const World world = meet();
   const std::string how = std::getenv("LOST_PEER_HOW");
   const fs::path over = std::getenv("LOST_PEER_OVER");
   const fs::path first_over = over.string() + ".first_bucket";
@@ -177,8 +187,7 @@ struct Noticed : torch::nn::Module {
 };
 
 void lose_peer_in_a_gather(bool in_backward) {
-  const World world =
-      init_from_environment({.timeout = std::chrono::seconds(kTimeoutSeconds)});
+  const World world = meet();
   torch::nn::Sequential net;
   const auto noticed = std::make_shared<Noticed>();
   for (int i = 0; i < 6; ++i) {
@@ -228,8 +237,7 @@ TEST(RankWhosePeerIsLost, DISABLED_InAGatherOfBackward) {
 }
 
 TEST(RankWhosePeerIsLost, DISABLED_WithFullWeights) {
-  const World world =
-      init_from_environment({.timeout = std::chrono::seconds(kTimeoutSeconds)});
+  const World world = meet();
   try {
     DataParallel model(
         torch::nn::Sequential(
