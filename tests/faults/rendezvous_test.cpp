@@ -13,6 +13,7 @@
 #include <memory>
 
 #include "brigade/comm/store.h"
+#include "tests/support/free_port.h"
 #include "tests/support/program.h"
 #include "tests/support/ranks_of_program.h"
 
@@ -23,6 +24,7 @@ namespace fs = std::filesystem;
 using ::testing::AllOf;
 using testing::Arguments;
 using testing::eventually;
+using testing::FreePort;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using testing::ProgramResult;
@@ -33,29 +35,23 @@ constexpr std::chrono::seconds kInVain{8};
 // Of ranks that meet, however long the machine takes to start them.
 constexpr std::chrono::seconds kUntilTheyMeet{3600};
 
-// A port of the loopback, held as long as this lives.
-class Port {
+// A port that is listened on as long as this lives.
+class TakenPort {
  public:
-  Port() : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
+  TakenPort() : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
-    EXPECT_EQ(
-        ::bind(socket_, reinterpret_cast<sockaddr*>(&address), sizeof(address)),
-        0);
-    EXPECT_EQ(::listen(socket_, 16), 0);
+    auto* generic = reinterpret_cast<sockaddr*>(&address);
     socklen_t size = sizeof(address);
-    ::getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &size);
+    EXPECT_EQ(::bind(socket_, generic, size), 0);
+    EXPECT_EQ(::listen(socket_, 16), 0);
+    ::getsockname(socket_, generic, &size);
     number_ = ntohs(address.sin_port);
   }
-  ~Port() { release(); }
-  Port(const Port&) = delete;
-  Port& operator=(const Port&) = delete;
+  ~TakenPort() { ::close(socket_); }
+  TakenPort(const TakenPort&) = delete;
+  TakenPort& operator=(const TakenPort&) = delete;
   int number() const { return number_; }
-  int release() {
-    if (socket_ >= 0)
-      ::close(std::exchange(socket_, -1));
-    return number_;
-  }
 
  private:
   int socket_;
@@ -122,7 +118,7 @@ class Rendezvous : public ::testing::Test {
 };
 
 TEST_F(Rendezvous, APortThatIsTakenIsNamed) {
-  const Port taken;
+  const TakenPort taken;
   const auto rank = start(taken.number(), 0, 2, kInVain);
   EXPECT_THAT(
       failure_of(*rank, 3),
@@ -132,7 +128,8 @@ TEST_F(Rendezvous, APortThatIsTakenIsNamed) {
 }
 
 TEST_F(Rendezvous, ARankThatDoesNotComeIsNamed) {
-  const int port = Port().release();
+  const FreePort free;
+  const int port = free.number();
   const auto rank = start(port, 0, 2, kInVain);
   EXPECT_THAT(
       failure_of(*rank, 3),
@@ -142,7 +139,8 @@ TEST_F(Rendezvous, ARankThatDoesNotComeIsNamed) {
 }
 
 TEST_F(Rendezvous, ARankWithoutRank0NamesTheAddress) {
-  const int port = Port().release();
+  const FreePort free;
+  const int port = free.number();
   const auto rank = start(port, 1, 2, kInVain);
   EXPECT_THAT(
       failure_of(*rank, 3),
@@ -151,7 +149,7 @@ TEST_F(Rendezvous, ARankWithoutRank0NamesTheAddress) {
 
 // It accepts the connection, as a server of another kind would.
 TEST_F(Rendezvous, APeerThatSaysNothingIsNamed) {
-  const Port silent;
+  const TakenPort silent;
   const auto rank = start(silent.number(), 1, 2, kInVain);
   EXPECT_THAT(
       failure_of(*rank, 3),
@@ -178,7 +176,8 @@ bool is_listened_on(int port) {
 }
 
 TEST_F(Rendezvous, ARank0ThatIsStoppedAfterItListensIsNamed) {
-  const int port = Port().release();
+  const FreePort free;
+  const int port = free.number();
   const auto first = start(port, 0, 2, kUntilTheyMeet);
   ASSERT_TRUE(eventually([&] { return is_listened_on(port); }));
   testing::send_signal(first->pid(), SIGSTOP);
@@ -194,7 +193,8 @@ TEST_F(Rendezvous, ARank0ThatIsStoppedAfterItListensIsNamed) {
 TEST_F(Rendezvous, APortThatMoreThanThisMachineCanReachIsSaid) {
   if (can_bind_store_to_loopback())
     GTEST_SKIP() << "this libtorch's store listens on loopback alone";
-  const int port = Port().release();
+  const FreePort free;
+  const int port = free.number();
   const auto rank = start(port, 0, 2, kInVain);
   EXPECT_THAT(
       failure_of(*rank, 3),
@@ -206,7 +206,8 @@ TEST_F(Rendezvous, APortThatMoreThanThisMachineCanReachIsSaid) {
 
 // distributed.dp_size follows, so that each rank's config fits its world.
 TEST_F(Rendezvous, RanksOfWorldsOfDifferentSizesAllSaySo) {
-  const int port = Port().release();
+  const FreePort free;
+  const int port = free.number();
   const auto first = start(port, 0, 2, kUntilTheyMeet);
   const auto second = start(port, 1, 3, kUntilTheyMeet);
   const auto third = start(port, 2, 3, kUntilTheyMeet);
@@ -218,7 +219,8 @@ TEST_F(Rendezvous, RanksOfWorldsOfDifferentSizesAllSaySo) {
 }
 
 TEST_F(Rendezvous, ASecondJobOnAPortFailsAndTheFirstGoesOn) {
-  const int port = Port().release();
+  const FreePort free;
+  const int port = free.number();
   const auto first = start(port, 0, 2, kUntilTheyMeet, "first");
   const auto second = start(port, 1, 2, kUntilTheyMeet, "first");
   ASSERT_TRUE(eventually([&] { return steps_of("first") >= 3; }));
@@ -239,7 +241,8 @@ TEST_F(Rendezvous, ASecondJobOnAPortFailsAndTheFirstGoesOn) {
 }
 
 TEST_F(Rendezvous, ARankThatIsStartedTwiceIsRefusedAndTheRunGoesOn) {
-  const int port = Port().release();
+  const FreePort free;
+  const int port = free.number();
   const auto first = start(port, 0, 2, kUntilTheyMeet);
   const auto second = start(port, 1, 2, kUntilTheyMeet);
   ASSERT_TRUE(eventually([&] { return steps_of("run") >= 3; }));

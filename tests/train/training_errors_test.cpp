@@ -131,7 +131,8 @@ TEST_F(TrainingErrors, ALossThatIsNotANumberNamesRankParameterAndStep) {
 }
 
 TEST_F(TrainingErrors, RanksThatDisagreeOnTheConfigAllSaySo) {
-  const std::string port = std::to_string(testing::free_port());
+  const testing::FreePort free;
+  const std::string port = std::to_string(free.number());
   const auto start = [&](int rank, const std::string& override_text) {
     const auto number = std::to_string(rank);
     return std::make_unique<testing::StartedProgram>(
