@@ -13,6 +13,8 @@
 #include <fstream>
 #include <iterator>
 #include <limits>
+#include <memory>
+#include <stdexcept>
 #include <thread>
 
 #include "program_faults.h"
@@ -30,7 +32,9 @@ using testing::ProgramResult;
 using testing::StartedProgram;
 using Clock = std::chrono::steady_clock;
 
+// Of what does not end. What comes before has to keep to it as well.
 constexpr std::chrono::seconds kTimeout{3};
+constexpr int kAttempts = 20;
 
 struct Layout {
   std::string name;
@@ -68,7 +72,9 @@ class Stalled : public ::testing::TestWithParam<Layout> {
 
   fs::path run() const { return folder_ / "run"; }
 
-  StartedProgram start(
+  using Program = std::unique_ptr<StartedProgram>;
+
+  Program start(
       const Arguments& more,
       const testing::Variables& variables = {}) {
     Arguments all = {
@@ -80,12 +86,38 @@ class Stalled : public ::testing::TestWithParam<Layout> {
         "logging.run_dir=" + run().string()};
     all.insert(all.end(), GetParam().sizes.begin(), GetParam().sizes.end());
     all.insert(all.end(), more.begin(), more.end());
-    return StartedProgram(testing::program_path(), all, variables);
+    return std::make_unique<StartedProgram>(
+        testing::program_path(), all, variables);
   }
 
-  Arguments watched() const {
-    return {
-        "training.step_timeout_seconds=" + std::to_string(kTimeout.count())};
+  // A run that has trained these steps: another one where a busy machine had it
+  // exceed its limits before.
+  Program start_trained(
+      const Arguments& more,
+      int64_t steps = 5,
+      const testing::Variables& variables = {}) {
+    std::string errors;
+    for (int attempt = 0; attempt < kAttempts; ++attempt) {
+      fs::remove_all(run());
+      Program program = start(more, variables);
+      EXPECT_TRUE(eventually(
+          [&] { return has_trained(steps) || has_ended(program->pid()); }));
+      if (has_trained(steps))
+        return program;
+      errors += program->wait().err;
+    }
+    throw std::runtime_error(errors);
+  }
+
+  static Arguments watched(std::chrono::seconds timeout = kTimeout) {
+    return {"training.step_timeout_seconds=" + std::to_string(timeout.count())};
+  }
+
+  // It is a child that nobody has waited for yet.
+  static bool has_ended(pid_t pid) {
+    const std::string stat = testing::read_proc(pid, "stat");
+    const size_t end = stat.rfind(") ");
+    return end != std::string::npos && stat[end + 2] == 'Z';
   }
 
   bool has_trained(int64_t steps) const {
@@ -93,12 +125,11 @@ class Stalled : public ::testing::TestWithParam<Layout> {
     return std::count(std::istreambuf_iterator<char>(file), {}, '\n') >= steps;
   }
 
-  pid_t rank_in_training(const StartedProgram& program, int rank) {
+  static pid_t rank_of(const StartedProgram& program, int rank) {
     pid_t pid = -1;
-    EXPECT_TRUE(eventually([&] { return has_trained(5); }));
     EXPECT_TRUE(eventually([&] {
       pid = find_rank(program.pid(), rank);
-      return pid > 0;
+      return pid > 0 || has_ended(program.pid());
     }));
     return pid;
   }
@@ -114,9 +145,9 @@ class Stalled : public ::testing::TestWithParam<Layout> {
 };
 
 TEST_P(Stalled, AStoppedRankIsNamedAndEndsTheRun) {
-  StartedProgram program = start(watched());
-  testing::send_signal(rank_in_training(program, 1), SIGSTOP);
-  const ProgramResult result = program.wait();
+  const Program program = start_trained(watched());
+  testing::send_signal(rank_of(*program, 1), SIGSTOP);
+  const ProgramResult result = program->wait();
   EXPECT_EQ(result.exit_code, 7) << result.err;
   EXPECT_THAT(
       result.err,
@@ -129,10 +160,10 @@ TEST_P(Stalled, AStoppedRankIsNamedAndEndsTheRun) {
 }
 
 TEST_P(Stalled, RanksThatAreAllStoppedEndTheRun) {
-  StartedProgram program = start(watched());
+  const Program program = start_trained(watched());
   for (int rank = 0; rank < GetParam().nproc; ++rank)
-    testing::send_signal(rank_in_training(program, rank), SIGSTOP);
-  const ProgramResult result = program.wait();
+    testing::send_signal(rank_of(*program, rank), SIGSTOP);
+  const ProgramResult result = program->wait();
   EXPECT_EQ(result.exit_code, 7) << result.err;
   EXPECT_THAT(result.err, HasSubstr("the process does not run"));
 }
@@ -160,12 +191,12 @@ bool blames(const std::string& errors, const std::string& name) {
 // it can itself), or, held inside a collective, one that all launched and that
 // ends nowhere (3). Each names the rank.
 TEST_P(Stalled, ABlockedTrainingThreadIsNamedAndEndsTheRun) {
-  StartedProgram program = start(watched());
-  const pid_t pid = rank_in_training(program, 1);
+  const Program program = start_trained(watched());
+  const pid_t pid = rank_of(*program, 1);
   const pid_t tracer = ::fork();
   if (tracer == 0)
     hold_main_thread(pid);
-  const ProgramResult result = program.wait();
+  const ProgramResult result = program->wait();
   int status = 0;
   ASSERT_EQ(::waitpid(tracer, &status, 0), tracer);
   if (status != 0)
@@ -182,11 +213,10 @@ TEST_P(Stalled, ASpinOrABlockedReadIsNamedAndEndsTheRun) {
     GTEST_SKIP() << "a sanitizer wants to be the first library";
   for (const std::string how : {"spin", "block"}) {
     SCOPED_TRACE(how);
-    std::filesystem::remove_all(run());
-    StartedProgram program = start(watched(), testing::failing_rank(1, 6, how));
-    const pid_t supervisor = program.pid();
-    ASSERT_TRUE(eventually([&] { return has_trained(4); }));
-    const ProgramResult result = program.wait();
+    const Program program =
+        start_trained(watched(), 4, testing::failing_rank(1, 6, how));
+    const pid_t supervisor = program->pid();
+    const ProgramResult result = program->wait();
     EXPECT_EQ(result.exit_code, 7) << result.err;
     EXPECT_THAT(
         result.err,
@@ -200,11 +230,11 @@ TEST_P(Stalled, ASpinOrABlockedReadIsNamedAndEndsTheRun) {
 
 // Nothing but the deadline of a collective.
 TEST_P(Stalled, ACollectivesTimeoutNamesTheStoppedRank) {
-  StartedProgram program = start(
+  const Program program = start_trained(
       {"training.step_timeout_seconds=0",
        "distributed.timeout_seconds=" + std::to_string(kTimeout.count())});
-  testing::send_signal(rank_in_training(program, 1), SIGSTOP);
-  const ProgramResult result = program.wait();
+  testing::send_signal(rank_of(*program, 1), SIGSTOP);
+  const ProgramResult result = program->wait();
   EXPECT_EQ(result.exit_code, 3) << result.err;
   EXPECT_THAT(
       result.err,
@@ -236,9 +266,8 @@ INSTANTIATE_TEST_SUITE_P(
 class Recorded : public Stalled {};
 
 TEST_P(Recorded, SigquitWritesWhatTheRanksDidAndTheRunGoesOn) {
-  StartedProgram program = start(watched());
-  rank_in_training(program, 1);
-  testing::send_signal(program.pid(), SIGQUIT);
+  const Program program = start_trained(watched(std::chrono::hours(24)));
+  testing::send_signal(program->pid(), SIGQUIT);
   EXPECT_TRUE(eventually([&] {
     return fs::exists(run() / "flight" / "rank-0.json") &&
            fs::exists(run() / "flight" / "rank-1.json");
@@ -247,8 +276,8 @@ TEST_P(Recorded, SigquitWritesWhatTheRanksDidAndTheRunGoesOn) {
   const auto now = testing::read_metrics(run()).size();
   EXPECT_TRUE(
       eventually([&] { return has_trained(static_cast<int64_t>(now) + 5); }));
-  testing::send_signal(program.pid(), SIGTERM);
-  EXPECT_EQ(program.wait().exit_code, 143);
+  testing::send_signal(program->pid(), SIGTERM);
+  EXPECT_EQ(program->wait().exit_code, 143);
 }
 
 // A twenty-fifth of the time, in turns far shorter than the shortest step so
@@ -257,10 +286,11 @@ TEST_P(Recorded, SigquitWritesWhatTheRanksDidAndTheRunGoesOn) {
 TEST_P(Recorded, ASlowRankIsNamed) {
   if (std::getenv("BRIGADE_LONG_TESTS") == nullptr)
     GTEST_SKIP() << "wants a quiet machine: make test-faults";
-  StartedProgram program = start({"training.gradient_accumulation_steps=16"});
-  const pid_t pid = rank_in_training(program, 1);
+  const Program program =
+      start_trained({"training.gradient_accumulation_steps=16"});
+  const pid_t pid = rank_of(*program, 1);
   const auto is_named = [&] {
-    return program.output_so_far().find(
+    return program->output_so_far().find(
                GetParam().name_of_rank_1 + " is slow") != std::string::npos;
   };
   double step_ms = std::numeric_limits<double>::infinity();
@@ -275,19 +305,19 @@ TEST_P(Recorded, ASlowRankIsNamed) {
     std::this_thread::sleep_for(shortest / 16);
   }
   EXPECT_TRUE(is_named());
-  testing::send_signal(program.pid(), SIGTERM);
-  program.wait();
+  testing::send_signal(program->pid(), SIGTERM);
+  program->wait();
 }
 
 TEST_P(Recorded, AStalledRunIsRestartedFromItsCheckpoint) {
-  Arguments more = watched();
+  Arguments more = watched(std::chrono::seconds(10));
   more.insert(
       more.end(), {"--max-restarts", "1", "checkpoint.save_frequency=3"});
-  StartedProgram program = start(more);
-  const pid_t first = rank_in_training(program, 1);
+  const Program program = start_trained(more);
+  const pid_t first = rank_of(*program, 1);
   testing::send_signal(first, SIGSTOP);
   EXPECT_TRUE(eventually([&] {
-    const pid_t second = find_rank(program.pid(), 1);
+    const pid_t second = find_rank(program->pid(), 1);
     return second > 0 && second != first;
   }));
   EXPECT_TRUE(
@@ -295,8 +325,8 @@ TEST_P(Recorded, AStalledRunIsRestartedFromItsCheckpoint) {
   const auto now = testing::read_metrics(run()).size();
   EXPECT_TRUE(
       eventually([&] { return has_trained(static_cast<int64_t>(now) + 5); }));
-  testing::send_signal(program.pid(), SIGTERM);
-  const ProgramResult result = program.wait();
+  testing::send_signal(program->pid(), SIGTERM);
+  const ProgramResult result = program->wait();
   EXPECT_EQ(result.exit_code, 143) << result.err;
   EXPECT_THAT(
       result.err,
