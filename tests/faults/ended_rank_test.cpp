@@ -102,11 +102,13 @@ class EndedRank : public ::testing::TestWithParam<LayoutOfRanks> {
         is_inside ? end.how : "nothing",
         rank,
         step));
-    StartedProgram program(
-        testing::program_path(),
-        arguments(name),
-        is_inside ? testing::failing_rank(rank, static_cast<int>(step), end.how)
-                  : testing::Variables{});
+    // A rank that gets a signal waits for it before the run's last step.
+    testing::Variables fault;
+    if (is_inside)
+      fault = testing::failing_rank(rank, static_cast<int>(step), end.how);
+    else if (testing::kCanPreload)
+      fault = testing::failing_rank(rank, int{kStepsOfRun} - 1, "block");
+    StartedProgram program(testing::program_path(), arguments(name), fault);
     const pid_t supervisor = program.pid();
     if (!is_inside) {
       ASSERT_TRUE(eventually([&] { return steps_of(name) >= step; }));

@@ -54,6 +54,15 @@ inline Variables failing_rank(int rank, int step, const std::string& how) {
       {"BRIGADE_TEST_FAILURE", fmt::format("{}:{}:{}", rank, step, how)}};
 }
 
+// Each rank waits after that many steps since it was started, in the middle of
+// the next one, while `gate` exists, which this makes.
+inline Variables held_ranks(int steps, const std::filesystem::path& gate) {
+  write_file(gate, std::to_string(steps));
+  return {
+      {"LD_PRELOAD", BRIGADE_PROGRAM_FAULTS},
+      {"BRIGADE_TEST_HELD_STEPS", gate.string()}};
+}
+
 inline void expect_only_valid_checkpoints(const std::filesystem::path& folder) {
   if (!std::filesystem::exists(folder))
     return;

@@ -60,6 +60,17 @@ class Restart : public ::testing::Test {
     all.insert(all.end(), more.begin(), more.end());
     return all;
   }
+  // Ranks take that many steps, each time they are started, and no more until
+  // let_ranks_go(): what a test does meanwhile comes before the run's end.
+  static testing::Variables held_ranks(const std::string& name, int steps) {
+    if (!testing::kCanPreload)
+      return {};
+    return testing::held_ranks(steps, gate(name));
+  }
+  static void let_ranks_go(const std::string& name) { fs::remove(gate(name)); }
+  static fs::path gate(const std::string& name) {
+    return *folder_ / (name + ".gate");
+  }
   static bool has_step(const std::string& name, int step) {
     std::ifstream file(run(name) / "metrics.jsonl");
     const std::string text{std::istreambuf_iterator<char>(file), {}};
@@ -95,9 +106,14 @@ testing::RunsFolder* Restart::folder_ = nullptr;
 
 TEST_F(Restart, ARunThatIsKilledTwiceEndsAsIfNothingHadHappened) {
   StartedProgram program(
-      testing::program_path(), arguments("killed", {"--max-restarts", "3"}));
+      testing::program_path(),
+      arguments("killed", {"--max-restarts", "3"}),
+      held_ranks("killed", 14));
   kill_at(program, "killed", 1, 12);
+  // The next attempt begins behind step 5 or 10.
+  held_ranks("killed", 40);
   kill_at(program, "killed", 0, 33);
+  let_ranks_go("killed");
   const ProgramResult result = program.wait();
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(
@@ -116,8 +132,10 @@ TEST_F(Restart, BeforeTheFirstCheckpointItBeginsAnewInTheSameFolder) {
   StartedProgram program(
       testing::program_path(),
       arguments(
-          "early", {"--max-restarts", "3", "checkpoint.save_frequency=50"}));
+          "early", {"--max-restarts", "3", "checkpoint.save_frequency=50"}),
+      held_ranks("early", 40));
   kill_at(program, "early", 1, 2);
+  let_ranks_go("early");
   const ProgramResult result = program.wait();
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(
@@ -141,7 +159,10 @@ TEST_F(Restart, AWrongConfigIsNotTriedAgain) {
 
 TEST_F(Restart, AnEndThatWasAskedForIsNotRestarted) {
   StartedProgram program(
-      testing::program_path(), arguments("ended", {"--max-restarts", "3"}));
+      testing::program_path(),
+      arguments(
+          "ended",
+          {"--max-restarts", "3", "training.total_train_steps=1000000"}));
   ASSERT_TRUE(eventually([&] { return has_step("ended", 7); }));
   testing::send_signal(program.pid(), SIGTERM);
   const ProgramResult result = program.wait();

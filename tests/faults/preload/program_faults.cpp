@@ -1,16 +1,18 @@
 // Preloaded into the program by tests (LD_PRELOAD): a slow disk, one that takes
-// nothing for a while, and ranks that fail in the middle of a step. Driven by
-// the environment, which program_faults.h writes:
+// nothing for a while, and ranks that fail or wait in the middle of a step.
+// Driven by the environment, which program_faults.h writes:
 //
 //   BRIGADE_TEST_SLOW_DISK=PATH_PART:BYTES_PER_SECOND
 //   BRIGADE_TEST_HELD_DISK=PATH_PART:FILE, held while FILE exists
 //   BRIGADE_TEST_FAILURE=RANK:COUNT:HOW
+//   BRIGADE_TEST_HELD_STEPS=FILE, in which a COUNT stands
 //
 // Every step of every rank reads /proc/self/statm on the thread that trains;
 // at the COUNT-th time the rank fails: HOW is throw, exit, abort, fault, spin
-// or block.
+// or block. After the COUNT-th time each rank waits while FILE exists.
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -93,9 +95,32 @@ void fail_if_due() {
     ::pause();
 }
 
+// What stands in the file; without one, more than any rank counts.
+int count_in(const char* path) {
+  const int file = ::open(path, O_RDONLY | O_CLOEXEC);
+  if (file < 0)
+    return INT_MAX;
+  char text[16] = {};
+  const ssize_t length = ::read(file, text, sizeof(text) - 1);
+  ::close(file);
+  return length > 0 ? ::atoi(text) : 0;
+}
+
+void wait_if_held() {
+  static std::atomic<int> count{0};
+  const char* path = ::getenv("BRIGADE_TEST_HELD_STEPS");
+  if (path == nullptr || ::getenv("RANK") == nullptr)
+    return;
+  const int mine = ++count;
+  while (mine > count_in(path))
+    sleep_seconds(0.01);
+}
+
 FILE* open_stream(const char* name, const char* path, const char* mode) {
-  if (::strcmp(path, "/proc/self/statm") == 0)
+  if (::strcmp(path, "/proc/self/statm") == 0) {
     fail_if_due();
+    wait_if_held();
+  }
   using Open = FILE* (*)(const char*, const char*);
   return reinterpret_cast<Open>(::dlsym(RTLD_NEXT, name))(path, mode);
 }
