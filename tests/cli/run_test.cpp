@@ -132,8 +132,8 @@ TEST_F(RunTest, SignalsReachTheRanksAlthoughLibrariesHaveThreads) {
        "--",
        "sh",
        "-c",
-       "trap 'echo one >> $T/usr1' USR1; echo $$ >> $T/pids; "
-       "trap 'exit 0' TERM; while :; do sleep 0.02; done"});
+       "trap 'echo one >> $T/usr1' USR1; trap 'exit 0' TERM; "
+       "echo $$ >> $T/pids; while :; do sleep 0.02; done"});
   const auto count = [&](const char* name) {
     const std::string text = read_if_there(folder_ / name);
     return std::count(text.begin(), text.end(), '\n');

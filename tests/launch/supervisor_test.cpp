@@ -274,7 +274,9 @@ TEST_F(SupervisorTest, ARanksLastWordsAreItsReason) {
 
 // Rank 0 ends first, but only because it lost rank 1.
 TEST_F(SupervisorTest, ALostPeerIsNotTheCauseWhenAnotherRankFailedItself) {
-  const auto result = supervise(program(2, "LosesItsPeer"));
+  auto options = program(2, "LosesItsPeer");
+  options.kill_after = std::chrono::hours(1);
+  const auto result = supervise(options);
   EXPECT_EQ(result.exit_code, 6);
   EXPECT_THAT(
       describe_failures(result),
@@ -566,6 +568,11 @@ TEST_F(RankProgram, DISABLED_LosesItsPeer) {
     write_text_file(sign, std::to_string(::getpid()));
     ::_exit(3);
   }
+  // The others may be ended before this rank has come to its own end.
+  sigset_t asked;
+  ::sigemptyset(&asked);
+  ::sigaddset(&asked, SIGTERM);
+  ::sigprocmask(SIG_BLOCK, &asked, nullptr);
   write_text_file(ready, "");
   while (!fs::exists(sign) || is_running(std::stoi(read_text_file(sign))))
     ::usleep(1000);
