@@ -43,9 +43,7 @@ TEST(Measure, FindsEveryRateOfOneRank) {
   EXPECT_GT(found.recomputed_layer.backward_s, 0);
   EXPECT_TRUE(found.shared_layers.empty());
   EXPECT_GE(found.weight_element_s, 0);
-  EXPECT_LT(found.weight_element_s, 1e-3);
   EXPECT_GT(found.kernel_gap_s, 0);
-  EXPECT_LT(found.kernel_gap_s, 0.1);
 }
 
 }  // namespace

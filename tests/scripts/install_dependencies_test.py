@@ -41,7 +41,6 @@ class WaitsForTheLock(unittest.TestCase):
                 },
                 capture_output=True,
                 text=True,
-                timeout=60,
             )
             calls = (fake / "calls").read_text().splitlines()
         return result, calls

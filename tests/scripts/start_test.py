@@ -56,7 +56,6 @@ class Starts(unittest.TestCase):
             },
             capture_output=True,
             text=True,
-            timeout=60,
         )
 
     def fails(self, *words, torch=None):
