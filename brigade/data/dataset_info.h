@@ -42,6 +42,10 @@ std::filesystem::path dataset_prefix(const std::filesystem::path& path);
 std::optional<DatasetInfo> read_dataset_info(
     const std::filesystem::path& prefix);
 
+// Whether a file is one that write_dataset_info() wrote, of any version; false
+// where it cannot be read. Reads as far as it must.
+bool is_dataset_info(const std::filesystem::path& file);
+
 // Throws StorageError.
 void write_dataset_info(
     const std::filesystem::path& prefix,

@@ -16,6 +16,7 @@
 #include "brigade/data/megatron_writer.h"
 #include "brigade/data/ordered_pipeline.h"
 #include "brigade/data/prepare_encode.h"
+#include "brigade/data/prepare_output.h"
 #include "brigade/data/reference_log_probs.h"
 #include "brigade/files/file.h"
 #include "brigade/files/lock.h"
@@ -32,17 +33,6 @@ namespace fs = std::filesystem;
 // more: the parsed copy, its tokens, the tokenizer's own tables.
 constexpr uint64_t kMaxPreparedText = 48 * MiB;
 constexpr size_t kNamedBadLines = 10;
-
-// Storage errors of std::filesystem as ours.
-template <typename Call>
-void storage_call(const char* what, const fs::path& path, Call&& call) {
-  std::error_code error;
-  call(error);
-  if (error) {
-    throw StorageError(fmt::format(
-        "[prepare] cannot {} '{}': {}", what, path.string(), error.message()));
-  }
-}
 
 bool always_has_messages(const std::optional<ConversationForm>& form) {
   return form == ConversationForm::kMessages ||
@@ -77,73 +67,11 @@ void remove_leftovers(const fs::path& prefix) {
     }
   }
   for (const fs::path& path : leftovers) {
-    storage_call("remove", path, [&](std::error_code& error) {
+    change_storage("remove", path, [&](std::error_code& error) {
       fs::remove_all(path, error);
     });
   }
 }
-
-// PREFIX.tokenizer under construction.
-class TokenizerFolder {
- public:
-  explicit TokenizerFolder(const fs::path& prefix)
-      : path_(with_suffix(prefix, ".tokenizer")),
-        temporary_(fmt::format("{}.tmp-{}", path_.string(), ::getpid())) {
-    storage_call("create", temporary_, [&](std::error_code& error) {
-      fs::create_directories(temporary_, error);
-    });
-  }
-  ~TokenizerFolder() {
-    std::error_code ignored;
-    fs::remove_all(temporary_, ignored);
-  }
-  TokenizerFolder(const TokenizerFolder&) = delete;
-  TokenizerFolder& operator=(const TokenizerFolder&) = delete;
-
-  const fs::path& path() const { return path_; }
-  const fs::path& temporary() const { return temporary_; }
-
-  // Copies the tokenizer that `spec` names, and the files that describe it.
-  void copy(const fs::path& spec) {
-    const bool is_folder = fs::is_directory(spec);
-    const fs::path source = is_folder ? spec : spec.parent_path();
-    if (!is_folder) {
-      const bool is_json = spec.extension() == ".json";
-      copy_file(spec, is_json ? "tokenizer.json" : "tokenizer.model");
-    }
-    for (const char* name :
-         {"tokenizer.json",
-          "tokenizer.model",
-          "tokenizer_config.json",
-          "special_tokens_map.json",
-          "added_tokens.json",
-          "generation_config.json",
-          "chat_template.jinja"}) {
-      const bool is_tokenizer =
-          std::string_view(name).starts_with("tokenizer.");
-      if ((is_folder || !is_tokenizer) && fs::exists(source / name))
-        copy_file(source / name, name);
-    }
-  }
-
-  // Takes the place of an older one.
-  void commit() {
-    storage_call("remove", path_, [&](std::error_code& error) {
-      fs::remove_all(path_, error);
-    });
-    storage_call("rename into place", path_, [&](std::error_code& error) {
-      fs::rename(temporary_, path_, error);
-    });
-  }
-
- private:
-  void copy_file(const fs::path& from, const char* name) {
-    write_text_file(temporary_ / name, read_text_file(from));
-  }
-
-  fs::path path_;
-  fs::path temporary_;
-};
 
 class Preparation {
  public:
@@ -169,24 +97,22 @@ class Preparation {
             input_name(file.path)));
       }
     }
+    refuse_sources_in_output(options.out_prefix, sources());
   }
 
   PrepareResult run() {
     const fs::path& prefix = options_.out_prefix;
     const fs::path index = with_suffix(prefix, ".idx");
     if (!prefix.parent_path().empty()) {
-      storage_call("create", prefix.parent_path(), [&](std::error_code& error) {
-        fs::create_directories(prefix.parent_path(), error);
-      });
+      change_storage(
+          "create", prefix.parent_path(), [&](std::error_code& error) {
+            fs::create_directories(prefix.parent_path(), error);
+          });
     }
-    if (fs::exists(index) &&
-        options_.existing == PrepareOptions::Existing::kRefuse) {
-      throw ConfigError(fmt::format(
-          "[prepare] '{}' exists already: give another --out, or --overwrite "
-          "to replace it",
-          index.string()));
-    }
+    refuse_foreign_output(prefix);
     const FileLock lock = lock_prefix(prefix);
+    if (options_.existing == PrepareOptions::Existing::kRefuse)
+      refuse_existing_output(prefix);
     remove_leftovers(prefix);
 
     make_tokenizer();
@@ -197,25 +123,26 @@ class Preparation {
     PrepareResult result = make_result(writer, type);
     // From here on names appear. The old index goes first and the new one
     // comes last, so that no moment shows a dataset of old and new parts.
-    storage_call("remove", index, [&](std::error_code& error) {
+    change_storage("remove", index, [&](std::error_code& error) {
       fs::remove(index, error);
     });
+    // By PREFIX.json the other parts are known as Brigade's, so it comes first.
+    write_dataset_info(prefix, result.info);
     if (tokenizer_folder_)
       tokenizer_folder_->commit();
     // What a model said of the dataset that was here.
     const fs::path reference = reference_path(prefix);
-    storage_call("remove", reference, [&](std::error_code& error) {
+    change_storage("remove", reference, [&](std::error_code& error) {
       fs::remove(reference, error);
     });
     const fs::path mask = with_suffix(prefix, ".mask");
     if (options_.chat) {
       mask_.commit(mask);
     } else {
-      storage_call("remove", mask, [&](std::error_code& error) {
+      change_storage("remove", mask, [&](std::error_code& error) {
         fs::remove(mask, error);
       });
     }
-    write_dataset_info(prefix, result.info);
     writer.commit();
     return result;
   }
@@ -249,6 +176,19 @@ class Preparation {
           "--tokenizer and --train-tokenizer are both given; leave one out");
     if (!problems.empty())
       throw ConfigError(problems);
+  }
+
+  // What must be there when the output has come.
+  std::vector<PrepareSource> sources() const {
+    const char* option = options_.chat ? "--chat" : "--input";
+    std::vector<PrepareSource> sources;
+    for (const TextFile& file : files_)
+      sources.push_back({option, file.path});
+    if (options_.chat && !options_.chat->template_file.empty())
+      sources.push_back({"--template", options_.chat->template_file});
+    if (!options_.tokenizer.empty() && options_.tokenizer != "bytes")
+      sources.push_back({"--tokenizer", tokenizer_file(options_.tokenizer)});
+    return sources;
   }
 
   void make_tokenizer() {

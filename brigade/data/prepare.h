@@ -6,7 +6,9 @@
 //   PREFIX.tokenizer/        a copy of the tokenizer's files
 // An old PREFIX.reference.json (data/reference_log_probs.h) is removed.
 // The names appear when everything is complete, PREFIX.idx last; a run that
-// was interrupted leaves nothing that opens, and the next one starts over.
+// was interrupted leaves nothing that opens, and the next one starts over. What
+// it reads, and a PREFIX.json or PREFIX.tokenizer that is not of prepare(), it
+// never replaces.
 #pragma once
 
 #include <cstdint>
@@ -81,7 +83,8 @@ struct PrepareResult {
 };
 
 // Needs at most 500 MB whatever the size of the input. Throws ConfigError
-// (options that do not go together, a dataset that exists), DataError (input:
+// (options that do not go together, a dataset or another's file in the place of
+// the output, a source among them), DataError (input:
 // see for_each_piece(); no text at all), StorageError.
 PrepareResult prepare(const PrepareOptions& options);
 

@@ -319,6 +319,15 @@ TEST_F(PrepareChatTest, ANamedTemplateIsKeptBesideTheDataset) {
       "other{{ eos_token }}");
 }
 
+TEST_F(PrepareChatTest, ATemplateIsNeverReplaced) {
+  PrepareOptions named = options(kTwoTurns);
+  named.chat->template_file = write("chat.json", kTemplate);
+  EXPECT_THAT(
+      message_of<ConfigError>([&] { prepare(named); }),
+      HasSubstr("--template '" + named.chat->template_file.string() + "' is"));
+  EXPECT_EQ(read_text_file(folder_ / "chat.json"), kTemplate);
+}
+
 TEST_F(PrepareChatTest, AFoldersListsAreTaken) {
   const std::string line = R"({"instruction": "a", "output": "b"})";
   write("chats/a.json", "[" + line + "," + line + "]");

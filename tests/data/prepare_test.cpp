@@ -340,6 +340,102 @@ TEST_F(PrepareTest, ADatasetThatExistsIsKeptUnlessToldOtherwise) {
   EXPECT_EQ(tokens().size(), 5U);
 }
 
+TEST_F(PrepareTest, NoPartThatIsThereIsReplacedUnlessToldSo) {
+  auto prepare_options = options(write("a.txt", "ab"));
+  for (const std::string suffix :
+       {".bin", ".idx", ".mask", ".reference.json"}) {
+    const auto part = write("out/x" + suffix, "mine");
+    EXPECT_THAT(
+        message_of<ConfigError>([&] { prepare(prepare_options); }),
+        AllOf(HasSubstr(part.string() + "' exists"), HasSubstr("--overwrite")));
+    EXPECT_EQ(read_bytes(part), "mine");
+    prepare_options.existing = PrepareOptions::Existing::kOverwrite;
+    EXPECT_EQ(prepare(prepare_options).info.num_tokens, 3U);
+    prepare_options.existing = PrepareOptions::Existing::kRefuse;
+    std::filesystem::remove_all(folder_ / "out");
+  }
+}
+
+// alpaca.json may be data, and is the name of a dataset's description.
+TEST_F(PrepareTest, WhatIsOfNoDatasetIsNeverReplaced) {
+  auto prepare_options = options(write("a.txt", "ab"));
+  using Existing = PrepareOptions::Existing;
+  const auto message = [&](Existing existing) {
+    prepare_options.existing = existing;
+    return message_of<ConfigError>([&] { prepare(prepare_options); });
+  };
+  for (const Existing existing : {Existing::kRefuse, Existing::kOverwrite}) {
+    for (const std::string text :
+         {"[1]",
+          "",
+          "mine",
+          "\"brigade-dataset\"",
+          R"({"format": "mine"})",
+          R"({"a": {"format": "brigade-dataset"}})",
+          R"({"format": ["brigade-dataset"]})"}) {
+      const auto file = write("out/x.json", text);
+      EXPECT_THAT(
+          message(existing),
+          AllOf(HasSubstr("x.json' is there"), HasSubstr("another --out")));
+      EXPECT_EQ(read_bytes(file), text);
+    }
+    std::filesystem::remove_all(folder_ / "out");
+    // A dataset's, whatever the order of its members.
+    write("out/x.json", R"({"eos_id": [1], "format": "brigade-dataset"})");
+    const auto notes = write("out/x.tokenizer/notes.txt", "mine");
+    write("out/x.tokenizer/tokenizer.json", "{}");
+    EXPECT_THAT(message(existing), HasSubstr("x.tokenizer' is there"));
+    EXPECT_EQ(read_bytes(notes), "mine");
+    std::filesystem::remove(notes);
+    std::filesystem::remove(folder_ / "out/x.json");
+    EXPECT_THAT(message(existing), HasSubstr("x.tokenizer' is there"));
+    std::filesystem::remove_all(folder_ / "out/x.tokenizer");
+    const auto lock = write("out/x.lock", "mine");
+    EXPECT_THAT(message(existing), HasSubstr("x.lock' is there"));
+    EXPECT_EQ(read_bytes(lock), "mine");
+    std::filesystem::remove(lock);
+  }
+}
+
+TEST_F(PrepareTest, WhatItReadsIsNeverReplaced) {
+  const auto message = [&](const PrepareOptions& prepare_options) {
+    return message_of<ConfigError>([&] { prepare(prepare_options); });
+  };
+  for (const std::string suffix :
+       {".bin", ".idx", ".json", ".mask", ".reference.json"}) {
+    auto itself = options(write("out/x" + suffix, "text"));
+    itself.existing = PrepareOptions::Existing::kOverwrite;
+    EXPECT_THAT(
+        message(itself),
+        AllOf(
+            HasSubstr("--input '" + itself.inputs[0].string() + "' is"),
+            HasSubstr("give another --out")));
+    EXPECT_EQ(read_bytes(itself.inputs[0]), "text");
+    std::filesystem::remove(itself.inputs[0]);
+  }
+  const auto text = write("a.txt", "ab");
+  auto linked = options(text);
+  linked.existing = PrepareOptions::Existing::kOverwrite;
+  std::filesystem::create_symlink(text, folder_ / "out/x.json");
+  EXPECT_THAT(message(linked), HasSubstr("a.txt' is the file"));
+  std::filesystem::remove(folder_ / "out/x.json");
+  // Beside a dataset, too, whose copy of a tokenizer may be replaced.
+  auto own = options(text);
+  own.existing = PrepareOptions::Existing::kOverwrite;
+  own.tokenizer = BRIGADE_SOURCE_DIR "/tests/tokenizer/goldens/qwen2_like.json";
+  prepare(own);
+  prepare(own);
+  const auto copy = folder_ / "out/x.tokenizer/tokenizer.json";
+  const std::string content = read_bytes(copy);
+  for (const auto& tokenizer : {copy, copy.parent_path()}) {
+    own.tokenizer = tokenizer;
+    EXPECT_THAT(
+        message(own),
+        AllOf(HasSubstr("--tokenizer '"), HasSubstr("lies in '")));
+  }
+  EXPECT_EQ(read_bytes(copy), content);
+}
+
 TEST_F(PrepareTest, OptionsThatDoNotGoTogetherAreAllNamed) {
   PrepareOptions none;
   EXPECT_THAT(
