@@ -35,8 +35,9 @@ std::string tokenizer_config(
       {"clean_up_tokenization_spaces", false},
       {"model_max_length", positions}};
   const auto put = [&](const char* key, const std::optional<int32_t>& id) {
-    if (const auto text = id ? tokenizer.token_text(*id) : std::nullopt)
-      config[key] = *text;
+    const auto text = id ? tokenizer.token_text(*id) : std::nullopt;
+    // Absent would be another one: a guess, or the class's.
+    config[key] = text ? nlohmann::json(*text) : nullptr;
   };
   put("bos_token", tokenizer.bos_id());
   put("eos_token", tokenizer.eos_id());

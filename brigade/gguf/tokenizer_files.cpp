@@ -210,10 +210,12 @@ class TokenizerReader {
     json config = {
         {"tokenizer_class", "PreTrainedTokenizerFast"},
         {"clean_up_tokenization_spaces", false}};
-    if (const auto bos = text_of("bos_token_id"))
-      config["bos_token"] = *bos;
-    if (const auto eos = text_of("eos_token_id"))
-      config["eos_token"] = *eos;
+    const auto put = [&](const char* name, const char* which) {
+      const auto text = text_of(which);
+      config[name] = text ? json(*text) : nullptr;
+    };
+    put("bos_token", "bos_token_id");
+    put("eos_token", "eos_token_id");
     if (const auto* chat =
             file_.find_value<std::string>("tokenizer.chat_template"))
       config["chat_template"] = *chat;

@@ -193,7 +193,7 @@ void HuggingFaceTokenizer::find_bos_and_eos(const SpecialNames& names) {
   const auto find = [&](const std::optional<std::string>& given,
                         std::initializer_list<const char*> usual) {
     if (given)
-      return token_id(*given);
+      return given->empty() ? std::optional<int32_t>() : token_id(*given);
     for (const char* name : usual) {
       if (const auto id = token_id(name))
         return id;

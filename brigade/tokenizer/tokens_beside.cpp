@@ -33,13 +33,16 @@ constexpr std::array kSpecialKeys = {
     "cls_token",
     "mask_token"};
 
-// "bos_token" is a string, or an object with the added token's content.
+// "bos_token" is a string, an object with the added token's content, or null:
+// "".
 std::optional<std::string> special_name(
     const JsonNode& config,
     std::string_view key) {
   const auto value = config.find(key);
   if (!value)
-    return std::nullopt;
+    return config.value().contains(std::string(key))
+               ? std::optional<std::string>("")
+               : std::nullopt;
   return value->value().is_object() ? value->at("content").string()
                                     : value->string();
 }

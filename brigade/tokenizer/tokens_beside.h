@@ -11,7 +11,8 @@
 
 namespace brigade {
 
-// The names of bos and eos, which a tokenizer.json does not contain.
+// The names of bos and eos, which a tokenizer.json does not contain. "": given
+// as null, the tokenizer has none; absent: no file says.
 struct SpecialNames {
   std::optional<std::string> bos;
   std::optional<std::string> eos;
