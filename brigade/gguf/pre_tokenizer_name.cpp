@@ -45,26 +45,65 @@ struct Family {
   Cut cut;
   const char* regex;  // of kRegex
   WholeWords whole_words;
+  BeginToken begin_token;
   const char* difference;
 };
 constexpr std::array kFamilies = {
-    Family{"gpt-2", Cut::kGpt2, "", WholeWords::kAreMerged, ""},
-    Family{"smollm", Cut::kDigitsThenGpt2, "", WholeWords::kAreMerged, ""},
-    Family{"llama-bpe", Cut::kRegex, kLlama3, WholeWords::kIgnoreMerges, ""},
-    Family{"smaug-bpe", Cut::kRegex, kLlama3, WholeWords::kAreMerged, ""},
-    Family{"qwen2", Cut::kRegex, kQwen2, WholeWords::kAreMerged, ""},
-    Family{"qwen35", Cut::kRegex, kQwen35, WholeWords::kAreMerged, ""},
+    Family{
+        "gpt-2",
+        Cut::kGpt2,
+        "",
+        WholeWords::kAreMerged,
+        BeginToken::kNotAdded,
+        ""},
+    Family{
+        "smollm",
+        Cut::kDigitsThenGpt2,
+        "",
+        WholeWords::kAreMerged,
+        BeginToken::kNotAdded,
+        ""},
+    Family{
+        "llama-bpe",
+        Cut::kRegex,
+        kLlama3,
+        WholeWords::kIgnoreMerges,
+        BeginToken::kAdded,
+        ""},
+    Family{
+        "smaug-bpe",
+        Cut::kRegex,
+        kLlama3,
+        WholeWords::kAreMerged,
+        BeginToken::kNotAdded,
+        ""},
+    Family{
+        "qwen2",
+        Cut::kRegex,
+        kQwen2,
+        WholeWords::kAreMerged,
+        BeginToken::kNotAdded,
+        ""},
+    Family{
+        "qwen35",
+        Cut::kRegex,
+        kQwen35,
+        WholeWords::kAreMerged,
+        BeginToken::kNotAdded,
+        ""},
     Family{
         "tekken",
         Cut::kRegex,
         kTekken,
         WholeWords::kIgnoreMerges,
+        BeginToken::kAdded,
         kLettersDiffer},
     Family{
         "gpt-4o",
         Cut::kRegex,
         kGpt4o,
         WholeWords::kAreMerged,
+        BeginToken::kNotAdded,
         kLettersDiffer},
 };
 
@@ -165,6 +204,12 @@ WholeWords whole_words_of(const std::string& name) {
   const Family* family = find_family(name);
   BRIGADE_ASSERT(family != nullptr, "pre-tokenizer {}", name);
   return family->whole_words;
+}
+
+BeginToken begin_token_of(const std::string& name) {
+  const Family* family = find_family(name);
+  BRIGADE_ASSERT(family != nullptr, "pre-tokenizer {}", name);
+  return family->begin_token;
 }
 
 }  // namespace brigade

@@ -15,6 +15,10 @@ namespace brigade {
 // llama.cpp ties it to the name.
 enum class WholeWords { kAreMerged, kIgnoreMerges };
 
+// Whether texts begin with the begin token where a file does not say
+// (tokenizer.ggml.add_bos_token). llama.cpp ties it to the name too.
+enum class BeginToken { kNotAdded, kAdded };
+
 struct PreTokenizerName {
   std::string name;
   WholeWords whole_words = WholeWords::kAreMerged;
@@ -30,7 +34,8 @@ std::vector<PreTokenizerName> pre_tokenizer_names(
 // The "pre_tokenizer" that a name stands for; null for a name that is not
 // known.
 nlohmann::json pre_tokenizer_named(const std::string& name);
-// Precondition: the name is known.
+// Precondition of both: the name is known.
 WholeWords whole_words_of(const std::string& name);
+BeginToken begin_token_of(const std::string& name);
 
 }  // namespace brigade

@@ -52,6 +52,8 @@ class TokenizerReader {
   const std::string model_;
   std::vector<GgufToken> tokens_;
 
+  enum class Special { kBegin, kEnd };
+
   [[noreturn]] void fail(const std::string& problem) const {
     throw DataError(
         fmt::format("[gguf] '{}': {}", file_.path().string(), problem));
@@ -82,18 +84,31 @@ class TokenizerReader {
       tokens_.pop_back();
   }
 
-  std::optional<std::string> text_of(const char* which) const {
-    const auto* id = file_.find_value<uint32_t>(key(which));
-    if (id == nullptr || *id >= tokens_.size())
+  // A token's id; where the file does not say, as llama.cpp has it for a model
+  // of SentencePiece.
+  std::optional<uint32_t> id_of(Special special) const {
+    const auto* id = file_.find_value<uint32_t>(
+        key(special == Special::kBegin ? "bos_token_id" : "eos_token_id"));
+    if (id != nullptr)
+      return *id;
+    if (model_ != "llama")
+      return std::nullopt;
+    return special == Special::kBegin ? 1 : 2;
+  }
+
+  std::optional<std::string> text_of(Special special) const {
+    const auto id = id_of(special);
+    if (!id || *id >= tokens_.size())
       return std::nullopt;
     return tokens_[*id].text;
   }
 
   // What is added around a text, where there is such a token.
-  std::optional<std::string>
-  added_text(const char* flag, const char* which, bool by_default) const {
-    const auto* adds = file_.find_value<bool>(key(flag));
-    return (adds != nullptr ? *adds : by_default) ? text_of(which)
+  std::optional<std::string> added_text(Special special, bool by_default)
+      const {
+    const auto* adds = file_.find_value<bool>(
+        key(special == Special::kBegin ? "add_bos_token" : "add_eos_token"));
+    return (adds != nullptr ? *adds : by_default) ? text_of(special)
                                                   : std::nullopt;
   }
 
@@ -125,8 +140,8 @@ class TokenizerReader {
     const auto* prefix = file_.find_value<bool>(key("add_space_prefix"));
     model.adds_dummy_prefix = prefix == nullptr || *prefix;
     FilesBeside beside{.tokens = added_tokens()};
-    beside.begin = added_text("add_bos_token", "bos_token_id", true);
-    beside.end = added_text("add_eos_token", "eos_token_id", false);
+    beside.begin = added_text(Special::kBegin, true);
+    beside.end = added_text(Special::kEnd, false);
     return sentencepiece_json(model, beside);
   }
 
@@ -159,7 +174,8 @@ class TokenizerReader {
         {"added_tokens", added},
         {"normalizer", nullptr},
         {"pre_tokenizer", pre_tokenizer},
-        {"post_processor", text_template()},
+        {"post_processor",
+         text_template(begin_token_of(pre) == BeginToken::kAdded)},
         {"decoder",
          {{"type", "ByteLevel"},
           {"add_prefix_space", false},
@@ -178,25 +194,22 @@ class TokenizerReader {
           {"merges", file_.value<Texts>(key("merges"))}}}};
   }
 
-  json text_template() const {
-    const bool by_default = false;
+  json text_template(bool begins_by_default) const {
     json single = json::array();
     json specials = json::object();
-    const auto add = [&](const std::optional<std::string>& text,
-                         const char* which) {
+    const auto add = [&](Special special, bool by_default) {
+      const auto text = added_text(special, by_default);
       if (!text)
         return;
       specials[*text] = {
           {"id", *text},
-          {"ids", json::array({*file_.find_value<uint32_t>(key(which))})},
+          {"ids", json::array({*id_of(special)})},
           {"tokens", json::array({*text})}};
       single.push_back({{"SpecialToken", {{"id", *text}, {"type_id", 0}}}});
     };
-    add(added_text("add_bos_token", "bos_token_id", by_default),
-        "bos_token_id");
+    add(Special::kBegin, begins_by_default);
     single.push_back({{"Sequence", {{"id", "A"}, {"type_id", 0}}}});
-    add(added_text("add_eos_token", "eos_token_id", by_default),
-        "eos_token_id");
+    add(Special::kEnd, false);
     json pair = single;
     pair.push_back({{"Sequence", {{"id", "B"}, {"type_id", 1}}}});
     return {
@@ -210,12 +223,12 @@ class TokenizerReader {
     json config = {
         {"tokenizer_class", "PreTrainedTokenizerFast"},
         {"clean_up_tokenization_spaces", false}};
-    const auto put = [&](const char* name, const char* which) {
-      const auto text = text_of(which);
+    const auto put = [&](const char* name, Special special) {
+      const auto text = text_of(special);
       config[name] = text ? json(*text) : nullptr;
     };
-    put("bos_token", "bos_token_id");
-    put("eos_token", "eos_token_id");
+    put("bos_token", Special::kBegin);
+    put("eos_token", Special::kEnd);
     if (const auto* chat =
             file_.find_value<std::string>("tokenizer.chat_template"))
       config["chat_template"] = *chat;

@@ -433,6 +433,43 @@ TEST_F(GgufTokenizer, ByteLevelComesBackWithItsAddedTokenInFront) {
   EXPECT_EQ(after->encode(text), before->encode(text));
 }
 
+// As llama.cpp's llama_vocab::impl::load() has it.
+TEST_F(GgufTokenizer, WhereAFileDoesNotSayTheFamilyBeginsTexts) {
+  constexpr uint32_t kEnd = 95;
+  const std::map<std::string, bool> kBegins = {
+      {"gpt-2", false},
+      {"smollm", false},
+      {"llama-bpe", true},
+      {"smaug-bpe", false},
+      {"qwen2", false},
+      {"qwen35", false},
+      {"tekken", true},
+      {"gpt-4o", false}};
+  for (const auto& [name, begins] : kBegins) {
+    SCOPED_TRACE(name);
+    GgufModel model = model_of(config_of("LlamaForCausalLM"), GgufType::kF32);
+    model.tokenizer = entries(
+        byte_level_tokenizer(pre_tokenizer_named("gpt-2")),
+        model.config.vocab_size);
+    std::erase_if(model.tokenizer.entries, [](const GgufEntry& entry) {
+      return entry.key == "tokenizer.ggml.add_bos_token" ||
+             entry.key == "tokenizer.ggml.bos_token_id" ||
+             entry.key == "tokenizer.ggml.pre";
+    });
+    model.tokenizer.entries.push_back({"tokenizer.ggml.pre", name});
+    model.tokenizer.entries.push_back({"tokenizer.ggml.bos_token_id", kEnd});
+    write_gguf_model(folder_ / "a.gguf", model);
+    std::filesystem::remove_all(folder_ / "out");
+    import_gguf(folder_ / "a.gguf", folder_ / "out");
+    const auto read = load_tokenizer((folder_ / "out").string());
+    EXPECT_EQ(read->bos_id(), 95);
+    EXPECT_EQ(read->eos_id(), std::nullopt);
+    EXPECT_EQ(
+        read->encode("ab", {.special_tokens = SpecialTokens::kTemplate}),
+        begins ? std::vector<int32_t>({95, 94}) : std::vector<int32_t>({94}));
+  }
+}
+
 TEST(GgufImport, NamesTensorsThatAreMissingOrSurplus) {
   const TemporaryFolder folder;
   const DecoderConfig config = config_of("LlamaForCausalLM");
