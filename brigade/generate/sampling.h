@@ -15,9 +15,9 @@ struct SamplingOptions {
   double top_p = 1.0;
 };
 
-// The probabilities from which a token is drawn: float32 [V] of logits float32
-// [V]: temperature, then top_k, then top_p, as transformers and vLLM do.
-// Holtzman et al. 2019 for top_p.
+// The probabilities from which a token is drawn: float32 [V] of finite logits
+// float32 [V]: temperature, then top_k, then top_p, as transformers and vLLM
+// do. Holtzman et al. 2019 for top_p.
 torch::Tensor next_token_probabilities(
     const torch::Tensor& logits,
     const SamplingOptions& options);

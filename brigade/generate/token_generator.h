@@ -47,12 +47,15 @@ class TokenGenerator {
 
   // Collective over the world, with the same arguments everywhere. tokens: [B,
   // T], those after the ones of the calls before. Returns the B tokens that
-  // follow them; only those with a true `is_drawn` mean something.
+  // follow them; only those with a true `is_drawn` mean something. Throws
+  // NumericError on all ranks where logits to draw from are not finite.
   std::vector<int64_t> next(
       const torch::Tensor& tokens,
       const std::vector<bool>& is_drawn);
 
  private:
+  // The token of the text at `row`; kNotFinite where a logit is not.
+  int64_t draw(const torch::Tensor& logits, size_t row);
   // The last tokens' logits, float32 [B, V], from the last stage; undefined
   // from the others.
   torch::Tensor logits_after(const torch::Tensor& ids);
@@ -64,6 +67,7 @@ class TokenGenerator {
   bool is_listener_;
   SamplingOptions sampling_;
   std::vector<std::mt19937_64> random_;  // by text
+  int64_t seen_tokens_ = 0;              // of each text, on every rank
   std::shared_ptr<DecoderModel> model_;  // null in a listener
   DecoderModel::GenerationState state_;
 };

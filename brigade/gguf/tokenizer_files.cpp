@@ -93,7 +93,7 @@ class TokenizerReader {
       return *id;
     if (model_ != "llama")
       return std::nullopt;
-    return special == Special::kBegin ? 1 : 2;
+    return special == Special::kBegin ? 1U : 2U;
   }
 
   std::optional<std::string> text_of(Special special) const {

@@ -49,15 +49,20 @@ class GenerateLayouts : public ::testing::TestWithParam<std::string> {
         whole_model(decoder_));
     const torch::NoGradGuard no_grad;
     auto weights = model_->named_parameters();
-    CheckpointToSave checkpoint;
     for (const ParameterRow& info : list_parameters(decoder_)) {
       weights[info.name].copy_(initial_weight(info, 3));
       // As training moves it: it decides some choices.
       if (info.role == ParameterRole::kRouterBias)
         weights[info.name].copy_(torch::arange(8).remainder(3) * 0.1);
+    }
+    save();
+  }
+  void save() const {
+    auto weights = model_->named_parameters();
+    CheckpointToSave checkpoint;
+    for (const ParameterRow& info : list_parameters(decoder_))
       checkpoint.weights.push_back(
           {.name = info.name, .tensor = weights[info.name].detach()});
-    }
     checkpoint.manifest.dtype = "float32";
     checkpoint.manifest.model = to_hugging_face_json(decoder_, "float32");
     checkpoint.manifest.tokenizer = "bytes";
@@ -240,6 +245,50 @@ TEST_P(GenerateLayouts, EndAtTheTokensThatTheModelNames) {
   const GeneratedText ended = write_all({}, options()).second.texts[0];
   EXPECT_TRUE(ended.is_ended);
   EXPECT_EQ(ended.generated_tokens, std::find(begin, ids.end(), end) - begin);
+}
+
+// A NaN is no text, and an infinity the likeliest token for ever.
+TEST_P(GenerateLayouts, LogitsThatAreNotFiniteEndEveryRank) {
+  for (const double value : {std::nan(""), HUGE_VAL}) {
+    {
+      const torch::NoGradGuard no_grad;
+      model_->named_parameters()["model.norm.weight"][3] = value;
+    }
+    fs::remove_all(path());
+    save();
+    for (const double temperature : {0.0, 0.8}) {
+      GenerateOptions one = options();
+      one.temperature = temperature;
+      one.max_tokens = 1;
+      one.prompts = {"Once", "Once upon"};
+      for (const ParallelDims& dims :
+           {ParallelDims{}, ParallelDims{.dp = 2, .tp = 2, .pp = 2}}) {
+        const TrainConfig config = inference_config(
+            StoredModel(path()),
+            {{"distributed.dp_size=" + std::to_string(dims.dp)},
+             {"distributed.tp_size=" + std::to_string(dims.tp)},
+             {"distributed.pp_size=" + std::to_string(dims.pp)}},
+            dims.world_size());
+        std::vector<std::string> errors(static_cast<size_t>(dims.world_size()));
+        testing::run_ranks_with_store(
+            dims.world_size(), [&](int rank, const StorePtr& store) {
+              const ProcessMesh mesh(dims, rank, store);
+              try {
+                generate_text(
+                    one, config, mesh, [](size_t, std::string_view) {});
+              } catch (const NumericError& error) {
+                errors[static_cast<size_t>(rank)] = error.what();
+              }
+              mesh.world()->barrier();
+            });
+        EXPECT_THAT(
+            errors,
+            ::testing::Each(
+                HasSubstr("behind token 5 of a text are not finite")))
+            << dims.product() << " " << temperature;
+      }
+    }
+  }
 }
 
 TEST_P(GenerateLayouts, CutTheLayersWhereTheUserSaysSo) {
