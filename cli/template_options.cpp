@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "brigade/base/error.h"
+#include "brigade/chat/record.h"
 
 namespace brigade::cli {
 
@@ -26,8 +27,15 @@ void add_template_options(CLI::App& command, TemplateArguments& arguments) {
 nlohmann::ordered_json template_variables(const TemplateArguments& arguments) {
   if (arguments.variables.empty())
     return nlohmann::ordered_json::object();
-  auto variables =
-      nlohmann::ordered_json::parse(arguments.variables, nullptr, false);
+  nlohmann::ordered_json variables;
+  try {
+    variables = parse_record(arguments.variables);
+  } catch (const DataError& error) {
+    throw ConfigError(fmt::format(
+        "--template-variables: {}; give a JSON object such as "
+        "{{\"enable_thinking\": false}}",
+        error.what()));
+  }
   if (!variables.is_object())
     throw ConfigError(fmt::format(
         "--template-variables: {} is not a JSON object", arguments.variables));

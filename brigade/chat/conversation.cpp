@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "brigade/base/error.h"
+#include "brigade/chat/record.h"
 
 namespace brigade {
 namespace {
@@ -28,13 +29,21 @@ bool has_system(const Json& record) {
          !record["system"].get_ref<const std::string&>().empty();
 }
 
+Json parse_or_discard(const std::string& text) {
+  try {
+    return parse_record(text);
+  } catch (const RecordSyntaxError&) {
+    return Json(Json::value_t::discarded);
+  }
+}
+
 // A list or an object, or the same as text, as tables have it; null where there
 // is none.
 Json structure_at(const Json& record, const char* key) {
   Json value = record.value(key, Json());
   if (value.is_string()) {
     const auto text = value.get<std::string>();
-    value = text.empty() ? Json() : Json::parse(text, nullptr, false);
+    value = text.empty() ? Json() : parse_or_discard(text);
   }
   if (!value.is_null() && !value.is_structured())
     throw DataError(fmt::format(

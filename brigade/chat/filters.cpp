@@ -144,6 +144,8 @@ Value int_filter(const Value& value, const CallArguments& arguments) {
   const int64_t otherwise = integer_argument(arguments, 0, "default", 0);
   if (value.is_float())
     return static_cast<int64_t>(std::trunc(value.number()));
+  if (value.is_large_integer())
+    return value;
   if (value.is_number())
     return value.integer();
   if (!value.is_text())
@@ -158,9 +160,9 @@ Value int_filter(const Value& value, const CallArguments& arguments) {
 Value float_filter(const Value& value, const CallArguments&) {
   if (value.is_number())
     return value.number();
-  if (!value.is_text())
+  if (!value.is_text() && !value.is_large_integer())
     return 0.0;
-  const std::string text = strip(value.text(), Sides::kBoth).bytes();
+  const std::string text = strip(value.printed(), Sides::kBoth).bytes();
   double result = 0;
   const char* end = text.data() + text.size();
   const auto parsed = std::from_chars(text.data(), end, result);

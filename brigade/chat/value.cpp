@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "brigade/chat/record.h"
+
 namespace brigade::jinja {
 
 const Value* Dict::find(std::string_view key) const {
@@ -166,6 +168,8 @@ void append_json(
     return out.append(value.is_true() ? "true" : "false");
   if (value.is_integer())
     return out.append(fmt::format("{}", value.integer()));
+  if (value.is_large_integer())
+    return out.append(value.digits());
   if (value.is_float())
     return out.append(float_text(value.number()));
   if (value.is_text())
@@ -210,6 +214,8 @@ std::string Value::shown() const {
     return is_true() ? "True" : "False";
   if (is_integer())
     return fmt::format("{}", integer());
+  if (is_large_integer())
+    return digits();
   if (is_float())
     return float_text(number());
   if (is_text())
@@ -239,6 +245,7 @@ const char* Value::type() const {
       "bool",
       "int",
       "float",
+      "int beyond 64 bits",
       "str",
       "list",
       "dict",
@@ -248,9 +255,12 @@ const char* Value::type() const {
 
 bool Value::operator==(const Value& other) const {
   if (is_number() && other.is_number())
-    return number() == other.number();
+    return is_float() || other.is_float() ? number() == other.number()
+                                          : integer() == other.integer();
   if (data_.index() != other.data_.index())
     return false;
+  if (is_large_integer())
+    return digits() == other.digits();
   if (is_text())
     return text().bytes() == other.text().bytes();
   if (is_list())
@@ -274,6 +284,10 @@ bool Value::operator==(const Value& other) const {
 
 std::optional<int> compare(const Value& left, const Value& right) {
   if (left.is_number() && right.is_number()) {
+    if (!left.is_float() && !right.is_float())
+      return left.integer() < right.integer()   ? -1
+             : left.integer() > right.integer() ? 1
+                                                : 0;
     const double difference = left.number() - right.number();
     return difference < 0 ? -1 : difference > 0 ? 1 : 0;
   }
@@ -295,6 +309,8 @@ Value from_json(
     return None{};
   if (json.is_boolean())
     return json.get<bool>();
+  if (const auto digits = large_integer(json))
+    return LargeInteger{*digits};
   if (json.is_number_integer())
     return json.get<int64_t>();
   if (json.is_number())

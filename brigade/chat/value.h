@@ -50,6 +50,11 @@ struct Undefined {
   std::string name;  // what was looked for
 };
 struct None {};
+// A whole number beyond 64 bits, as it is written: printed and compared, but
+// not computed with.
+struct LargeInteger {
+  std::string digits;
+};
 
 class Value {
  public:
@@ -59,6 +64,7 @@ class Value {
   Value(bool value) : data_(value) {}
   Value(int64_t value) : data_(value) {}
   Value(double value) : data_(value) {}
+  Value(LargeInteger value) : data_(std::move(value)) {}
   Value(Text text) : data_(std::make_shared<const Text>(std::move(text))) {}
   Value(std::string text) : Value(Text(std::move(text))) {}
   Value(const char* text) : Value(std::string(text)) {}
@@ -73,6 +79,7 @@ class Value {
   bool is_integer() const { return holds<int64_t>(); }
   bool is_float() const { return holds<double>(); }
   bool is_number() const { return is_bool() || is_integer() || is_float(); }
+  bool is_large_integer() const { return holds<LargeInteger>(); }
   bool is_text() const { return holds<TextPointer>(); }
   bool is_list() const { return holds<ListPointer>(); }
   bool is_dict() const { return holds<std::shared_ptr<Dict>>(); }
@@ -83,6 +90,9 @@ class Value {
   const List& list() const { return *std::get<ListPointer>(data_); }
   Dict& dict() const { return *std::get<std::shared_ptr<Dict>>(data_); }
   const Function& function() const { return *std::get<FunctionPointer>(data_); }
+  const std::string& digits() const {
+    return std::get<LargeInteger>(data_).digits;
+  }
   const std::string& undefined_name() const {
     return std::get<Undefined>(data_).name;
   }
@@ -111,6 +121,7 @@ class Value {
       bool,
       int64_t,
       double,
+      LargeInteger,
       TextPointer,
       ListPointer,
       std::shared_ptr<Dict>,

@@ -62,9 +62,13 @@ const std::map<std::string, ValueTest>& value_tests() {
       {"iterable", is_iterable},
       {"sequence", is_iterable},
       {"number",
-       [](const Value& v, const Arguments&) { return v.is_number(); }},
+       [](const Value& v, const Arguments&) {
+         return v.is_number() || v.is_large_integer();
+       }},
       {"integer",
-       [](const Value& v, const Arguments&) { return v.is_integer(); }},
+       [](const Value& v, const Arguments&) {
+         return v.is_integer() || v.is_large_integer();
+       }},
       {"float", [](const Value& v, const Arguments&) { return v.is_float(); }},
       {"boolean", [](const Value& v, const Arguments&) { return v.is_bool(); }},
       {"true",

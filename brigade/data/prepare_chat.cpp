@@ -10,6 +10,7 @@
 
 #include "brigade/base/byte_order_mark.h"
 #include "brigade/base/error.h"
+#include "brigade/chat/record.h"
 #include "brigade/data/megatron_writer.h"
 
 namespace brigade {
@@ -17,8 +18,8 @@ namespace {
 
 nlohmann::ordered_json parse_line(std::string_view line) {
   try {
-    return nlohmann::ordered_json::parse(line);
-  } catch (const nlohmann::json::parse_error& error) {
+    return parse_record(line);
+  } catch (const RecordSyntaxError& error) {
     throw DataError(fmt::format(
         "the line is no JSON object, from its byte {} on; --chat takes one "
         "conversation per line, or one list of them",

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "brigade/base/error.h"
+#include "brigade/chat/record.h"
 #include "brigade/files/file.h"
 #include "tests/support/temporary_folder.h"
 
@@ -74,6 +75,54 @@ TEST(ChatTemplate, MarksWhatComesFromWhichMessage) {
   EXPECT_THAT(
       text.marks,
       ::testing::ElementsAre(jinja::Mark{6, 9, 0}, jinja::Mark{21, 24, 1}));
+}
+
+// As Python's json module reads and writes them.
+TEST(ChatTemplate, WholeNumbersOfAnySizeStayAsTheyAreWritten) {
+  const std::string message =
+      R"({"n": 9223372036854775807, "m": 9223372036854775808, )"
+      R"("k": -100000000000000000000, "l": [18446744073709551616]})";
+  const Json messages =
+      parse_record("[" + message + ", {\"f\": 1e20, \"g\": 1.0}]");
+  EXPECT_EQ(render("{{ messages[0] | tojson }}", messages), message);
+  EXPECT_EQ(
+      render("{{ messages[0].m }} {{ messages[0].l }}", messages),
+      "9223372036854775808 [18446744073709551616]");
+  EXPECT_EQ(render("{{ messages[1].f }}", messages), "1e+20");
+  EXPECT_EQ(
+      render(
+          "{{ messages[0].m | int }} {{ messages[0].l[0] | float }} "
+          "{{ messages[0].m is number }} {{ messages[0].m is integer }} "
+          "{{ messages[0].m == messages[0].n }} {{ 'a' if messages[0].m }}",
+          messages),
+      "9223372036854775808 1.8446744073709552e+19 True True False a");
+  try {
+    render("{{ messages[0].m + 1 }}", messages);
+    FAIL();
+  } catch (const DataError& error) {
+    EXPECT_THAT(
+        error.what(),
+        HasSubstr("'+' does not take values of types int beyond 64 bits"));
+  }
+  EXPECT_EQ(
+      render("{{ 9007199254740993 == 9007199254740992 }}"
+             "{{ 9007199254740993 > 9007199254740992 }}"),
+      "FalseTrue");
+}
+
+TEST(ChatTemplate, TextThatIsNoJsonIsNamedByItsByte) {
+  try {
+    parse_record("{\"a\": [1,]}");
+    FAIL();
+  } catch (const RecordSyntaxError& error) {
+    EXPECT_EQ(error.byte, 10U);
+    EXPECT_THAT(error.what(), HasSubstr("no JSON from byte 10 on"));
+  }
+  for (const char* text : {"", "{\"a\": 1} x", "\"\xFF\"", "nul"})
+    EXPECT_THROW(parse_record(text), RecordSyntaxError) << text;
+  const char* nested = R"([{"a":[{},[],{"b":null}],"c":{"d":[-1,2.5]}},"x"])";
+  EXPECT_EQ(parse_record(nested).dump(), nested);
+  EXPECT_EQ(parse_record("{\"a\": 1, \"a\": 2}").dump(), "{\"a\":2}");
 }
 
 TEST(ChatTemplate, FaultsAreNamedWithTheirLine) {

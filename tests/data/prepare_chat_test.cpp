@@ -265,6 +265,16 @@ TEST_F(PrepareChatTest, WhatIsWrongIsNamedWithItsLine) {
   EXPECT_THAT(
       complaint("{\"messages\": ["),
       HasSubstr("chat.jsonl] at line 2: the line is no JSON object"));
+  EXPECT_THAT(
+      complaint("{\"text\": \"a\", \"score\": 1e400}"),
+      HasSubstr("chat.jsonl] at line 2: the number 1e400 is beyond the range "
+                "of double precision; write it as text"));
+  EXPECT_THAT(
+      complaint(R"({"messages": [], "tools": "[-1e999]"})"),
+      HasSubstr("'messages' is not a list of messages"));
+  EXPECT_THAT(
+      complaint(R"({"text": "a", "tools": "[-1e999]"})"),
+      HasSubstr("at line 2: the number -1e999 is beyond"));
   EXPECT_THAT(complaint("{\"a\": 1}"), HasSubstr("is no conversation"));
   EXPECT_THAT(
       complaint(R"({"messages": [{"content": "x"}]})"),
