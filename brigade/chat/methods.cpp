@@ -5,6 +5,8 @@
 #include <array>
 #include <cctype>
 #include <map>
+#include <optional>
+#include <string_view>
 
 #include "brigade/chat/builtins.h"
 #include "brigade/tokenizer/unicode.h"
@@ -14,11 +16,15 @@ namespace {
 
 using Method = Value (*)(const Text&, const CallArguments&);
 
-std::string_view optional_text(const CallArguments& arguments, size_t index) {
-  const Value* found = arguments.find(index, "sep");
+// Absent: white space separates.
+std::optional<std::string_view> separator_of(const CallArguments& arguments) {
+  const Value* found = arguments.find(0, "sep");
   if (found == nullptr || found->is_none())
-    return {};
-  return text_argument(arguments, index, "sep").bytes();
+    return std::nullopt;
+  const std::string& separator = text_argument(arguments, 0, "sep").bytes();
+  if (separator.empty())
+    throw Fault("an empty string separates nothing");
+  return separator;
 }
 
 template <Sides sides>
@@ -32,55 +38,59 @@ Value strip_method(const Text& text, const CallArguments& arguments) {
 
 // At runs of white space, at most `most` times.
 List split_at_space(const Text& text, int64_t most) {
+  const std::vector<size_t> offsets = code_point_offsets(text.bytes());
+  const size_t count = offsets.size() - 1;
+  const auto next = [&](size_t from, bool wants_space) {
+    while (from < count &&
+           is_space(code_point_at(text.bytes(), offsets[from])) != wants_space)
+      ++from;
+    return from;
+  };
   List parts;
-  Text rest = strip(text, Sides::kLeft);
-  while (!rest.empty()) {
-    const std::string& bytes = rest.bytes();
-    size_t end = 0;
-    while (end < bytes.size() &&
-           !is_space(static_cast<unsigned char>(bytes[end])))
-      ++end;
+  for (size_t begin = next(0, false); begin < count;) {
     if (static_cast<int64_t>(parts.size()) == most) {
-      parts.emplace_back(strip(rest, Sides::kRight));
+      parts.emplace_back(text.part(offsets[begin], text.size()));
       return parts;
     }
-    parts.emplace_back(rest.part(0, end));
-    rest = strip(rest.part(end, rest.size()), Sides::kLeft);
+    const size_t end = next(begin, true);
+    parts.emplace_back(text.part(offsets[begin], offsets[end]));
+    begin = next(end, false);
   }
   return parts;
 }
 
 Value split_method(const Text& text, const CallArguments& arguments) {
-  const std::string_view separator = optional_text(arguments, 0);
+  const auto separator = separator_of(arguments);
   const int64_t most = integer_argument(arguments, 1, "maxsplit", -1);
-  if (separator.empty())
+  if (!separator)
     return split_at_space(text, most);
   List parts;
   size_t begin = 0;
   while (static_cast<int64_t>(parts.size()) != most) {
-    const size_t end = text.bytes().find(separator, begin);
+    const size_t end = text.bytes().find(*separator, begin);
     if (end == std::string::npos)
       break;
     parts.emplace_back(text.part(begin, end));
-    begin = end + separator.size();
+    begin = end + separator->size();
   }
   parts.emplace_back(text.part(begin, text.size()));
   return parts;
 }
 
 Value rsplit_method(const Text& text, const CallArguments& arguments) {
-  const std::string_view separator = optional_text(arguments, 0);
+  const auto separator = separator_of(arguments);
   const int64_t most = integer_argument(arguments, 1, "maxsplit", -1);
-  if (separator.empty())
+  if (!separator)
     throw Fault("rsplit() without a separator is not supported");
   List parts;
   size_t end = text.size();
   while (static_cast<int64_t>(parts.size()) != most &&
-         end >= separator.size()) {
-    const size_t begin = text.bytes().rfind(separator, end - separator.size());
+         end >= separator->size()) {
+    const size_t begin =
+        text.bytes().rfind(*separator, end - separator->size());
     if (begin == std::string::npos)
       break;
-    parts.emplace_back(text.part(begin + separator.size(), end));
+    parts.emplace_back(text.part(begin + separator->size(), end));
     end = begin;
   }
   parts.emplace_back(text.part(0, end));
@@ -88,17 +98,26 @@ Value rsplit_method(const Text& text, const CallArguments& arguments) {
   return parts;
 }
 
+// As Python's splitlines() has it.
+bool ends_line(char32_t c) {
+  return (c >= 0x0A && c <= 0x0D) || (c >= 0x1C && c <= 0x1E) || c == 0x85 ||
+         c == 0x2028 || c == 0x2029;
+}
+
 Value splitlines_method(const Text& text, const CallArguments& arguments) {
   const bool keeps_ends = integer_argument(arguments, 0, "keepends", 0) != 0;
+  const std::vector<size_t> offsets = code_point_offsets(text.bytes());
+  const size_t count = offsets.size() - 1;
   List lines;
-  size_t begin = 0;
-  while (begin < text.size()) {
-    const size_t end =
-        std::min(text.bytes().find_first_of("\r\n", begin), text.size());
-    size_t next = std::min(end + 1, text.size());
-    if (text.bytes().substr(end, 2) == "\r\n")
+  for (size_t begin = 0; begin < count;) {
+    size_t end = begin;
+    while (end < count && !ends_line(code_point_at(text.bytes(), offsets[end])))
+      ++end;
+    size_t next = std::min(end + 1, count);
+    if (text.bytes().compare(offsets[end], 2, "\r\n") == 0)
       ++next;
-    lines.emplace_back(text.part(begin, keeps_ends ? next : end));
+    lines.emplace_back(
+        text.part(offsets[begin], offsets[keeps_ends ? next : end]));
     begin = next;
   }
   return lines;

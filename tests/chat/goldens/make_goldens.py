@@ -153,6 +153,8 @@ EXPRESSIONS = [
     "'abc'|first, [1,2]|last, 'abc'|length, {}|length, x|length", "'a\\nb'|indent(2), 'a\\nb'|indent(2, true)", "'ab' * 3, [0] * 2", "messages[0].role.upper(), messages[0]['role']|length",
     "messages[0].get('nothing'), messages[0].get('nothing', 'd')", "'a' < 'b', 'B' < 'a'", "'\\u00e9\\x41\\t|'",
     "true and 'yes', none or 'no', 0 or [], '' and 1", "'x'.startswith(('a', 'x')), 'file.py'.endswith('.py')", "'abc'.find('c'), 'aXbX'.count('X')",
+    "'voilà à\u2003日…\u00a0x\u0085y'.split(), ' a b  c  '.split(none, 1), ' a  '.split(maxsplit=1), ' '.split(none, 0), ' à b '.split(none, 0)",
+    "'a\u0085b\u2028c\x0bd\r\n\ne\x1cà'.splitlines(), 'ab\r\nc\r'.splitlines(true)|join('|')", "'a'.split('')",
 ]
 # Scopes and white space.
 STATEMENTS = [
