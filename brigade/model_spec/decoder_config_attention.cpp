@@ -122,8 +122,8 @@ const json* dictionary_at(const Reader& reader, const char* key) {
 // Gemma 3: sliding layers have a theta of their own, and v5's rope_parameters
 // hold a dictionary per type of layer.
 void read_gemma3_rope(const Reader& reader, DecoderConfig& config) {
-  config.rope_theta =
-      reader.number("rope_theta", Bound::kAbove, 0.0).value_or(1e6);
+  config.rope_theta = reader.number("rope_theta", Bound::kAbove, 0.0)
+                          .value_or(config.rope_theta);
   config.rope_local_base_freq =
       reader.number("rope_local_base_freq", Bound::kAbove, 0.0).value_or(1e4);
   if (const json* scaling = dictionary_at(reader, "rope_scaling")) {

@@ -115,6 +115,54 @@ Architecture read_architecture(const Reader& reader) {
   return by_class ? *by_class : by_type.value_or(Architecture::kLlama);
 }
 
+// transformers' values for absent keys, of its configuration_*.py.
+struct AbsentKeys {
+  int64_t max_position_embeddings = 2048;
+  double rms_norm_eps = 1e-6;
+  double rope_theta = 1e4;
+  // Absent: as many as heads.
+  std::optional<int64_t> num_key_value_heads = {};
+};
+
+AbsentKeys absent_keys_of(Architecture architecture) {
+  switch (architecture) {
+    case Architecture::kLlama:
+      return {};
+    case Architecture::kMistral:
+      return {.max_position_embeddings = 131072, .num_key_value_heads = 8};
+    case Architecture::kQwen2:
+    case Architecture::kQwen3:
+      return {.max_position_embeddings = 32768, .num_key_value_heads = 32};
+    case Architecture::kGemma2:
+      return {.max_position_embeddings = 8192, .num_key_value_heads = 4};
+    case Architecture::kGemma3:
+      return {
+          .max_position_embeddings = 131072,
+          .rope_theta = 1e6,
+          .num_key_value_heads = 4};
+    case Architecture::kMixtral:
+      return {
+          .max_position_embeddings = 131072,
+          .rms_norm_eps = 1e-5,
+          .rope_theta = 1e6,
+          .num_key_value_heads = 8};
+    case Architecture::kQwen2Moe:
+      return {.max_position_embeddings = 32768, .num_key_value_heads = 16};
+    case Architecture::kQwen3Moe:
+      return {.max_position_embeddings = 32768, .num_key_value_heads = 4};
+    case Architecture::kOlmoe:
+      return {.max_position_embeddings = 4096, .rms_norm_eps = 1e-5};
+    case Architecture::kDots1:
+      return {.num_key_value_heads = 32};
+    case Architecture::kGlm4Moe:
+      return {
+          .max_position_embeddings = 131072,
+          .rms_norm_eps = 1e-5,
+          .num_key_value_heads = 8};
+  }
+  return {};
+}
+
 // Where transformers' default for an absent key differs from the usual
 // derivation, the file is ambiguous and must say which it means.
 void check_ambiguous_default(
@@ -147,15 +195,12 @@ void read_heads(const Reader& reader, DecoderConfig& config) {
            "num_key_value_heads",
            "head_dim"}))
     return;
-  if (!kv_heads && (config.architecture == Architecture::kMistral ||
-                    config.architecture == Architecture::kMixtral))
-    check_ambiguous_default(reader, "num_key_value_heads", heads, 8);
-  if (!kv_heads && is_gemma(config))
-    check_ambiguous_default(reader, "num_key_value_heads", heads, 4);
-  if (!kv_heads && config.architecture == Architecture::kGlm4Moe)
-    check_ambiguous_default(reader, "num_key_value_heads", heads, 8);
-  if (!kv_heads && config.architecture == Architecture::kDots1)
-    check_ambiguous_default(reader, "num_key_value_heads", heads, 32);
+  if (!kv_heads)
+    check_ambiguous_default(
+        reader,
+        "num_key_value_heads",
+        heads,
+        absent_keys_of(config.architecture).num_key_value_heads);
   if (heads % config.num_key_value_heads != 0) {
     reader.problem(
         "num_key_value_heads",
@@ -192,13 +237,13 @@ void read_shape(const Reader& reader, DecoderConfig& config) {
   config.num_hidden_layers =
       reader.required_integer("num_hidden_layers", 1, kMaxLayers);
   read_heads(reader, config);
-  if (const auto value =
-          reader.integer("max_position_embeddings", 1, kMaxPositions))
-    config.max_position_embeddings = *value;
-  if (config.architecture == Architecture::kGlm4Moe)
-    config.rms_norm_eps = 1e-5;
-  if (const auto value = reader.number("rms_norm_eps", Bound::kAtLeast, 0.0))
-    config.rms_norm_eps = *value;
+  const AbsentKeys absent = absent_keys_of(config.architecture);
+  config.max_position_embeddings =
+      reader.integer("max_position_embeddings", 1, kMaxPositions)
+          .value_or(absent.max_position_embeddings);
+  config.rms_norm_eps = reader.number("rms_norm_eps", Bound::kAtLeast, 0.0)
+                            .value_or(absent.rms_norm_eps);
+  config.rope_theta = absent.rope_theta;  // read_rope() reads the key
   if (const auto value =
           reader.number("initializer_range", Bound::kAtLeast, 0.0))
     config.initializer_range = *value;

@@ -35,6 +35,7 @@ DecoderConfig small_config() {
        {"intermediate_size", 12},
        {"num_hidden_layers", 2},
        {"num_attention_heads", 2},
+       {"num_key_value_heads", 2},
        {"bos_token_id", 1},
        {"eos_token_id", {2, 3}}},
       "",

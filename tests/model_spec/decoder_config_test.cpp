@@ -1,9 +1,13 @@
 #include "brigade/model_spec/decoder_config.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 #include "brigade/model_spec/model_warnings.h"
 #include "brigade/model_spec/parameter_table.h"
@@ -379,6 +383,63 @@ TEST(DecoderConfig, DefaultsOnWhichReadersDisagreeMustBeWritten) {
       problems_of(config),
       ElementsAre(AllOf(
           HasSubstr("/model/head_dim"), HasSubstr("128"), HasSubstr("8"))));
+}
+
+// From transformers 5.23's configuration_*.py, and 4's: a class without its
+// arguments.
+TEST(DecoderConfig, AbsentKeysMeanWhatTransformersTakes) {
+  struct Absent {
+    const char* type;
+    int64_t positions;
+    double eps;
+    double theta;
+    int64_t kv_heads;  // 0: as many as heads
+  };
+  const std::vector<Absent> kAbsent = {
+      {"llama", 2048, 1e-6, 1e4, 0},
+      {"mistral", 131072, 1e-6, 1e4, 8},
+      {"qwen2", 32768, 1e-6, 1e4, 32},
+      {"qwen3", 32768, 1e-6, 1e4, 32},
+      {"gemma2", 8192, 1e-6, 1e4, 4},
+      {"gemma3_text", 131072, 1e-6, 1e6, 4},
+      {"mixtral", 131072, 1e-5, 1e6, 8},
+      {"qwen2_moe", 32768, 1e-6, 1e4, 16},
+      {"qwen3_moe", 32768, 1e-6, 1e4, 4},
+      {"olmoe", 4096, 1e-5, 1e4, 0},
+      {"dots1", 2048, 1e-6, 1e4, 32},
+      {"glm4_moe", 131072, 1e-5, 1e4, 8}};
+  for (const Absent& absent : kAbsent) {
+    SCOPED_TRACE(absent.type);
+    json config = small(absent.type);
+    // What else it needs, and what no test of an absent key is about.
+    config.update(
+        {{"num_local_experts", 4},
+         {"num_experts", 4},
+         {"n_routed_experts", 4},
+         {"num_experts_per_tok", 2},
+         {"moe_intermediate_size", 16},
+         {"n_group", 1},
+         {"topk_group", 1}});
+    std::vector<std::string> problems;
+    const DecoderConfig parsed = parse_decoder_config(config, "", problems);
+    EXPECT_EQ(parsed.max_position_embeddings, absent.positions);
+    EXPECT_EQ(parsed.rms_norm_eps, absent.eps);
+    EXPECT_EQ(parsed.rope_theta, absent.theta);
+    config.erase("num_key_value_heads");
+    config["num_attention_heads"] = 2;
+    problems.clear();
+    parse_decoder_config(config, "", problems);
+    const std::string expected =
+        absent.kv_heads == 0
+            ? ""
+            : fmt::format("transformers would take {}, ", absent.kv_heads);
+    const bool is_named =
+        std::any_of(problems.begin(), problems.end(), [&](const auto& each) {
+          return each.find("num_key_value_heads") != std::string::npos &&
+                 each.find(expected) != std::string::npos;
+        });
+    EXPECT_EQ(is_named, absent.kv_heads != 0);
+  }
 }
 
 TEST(DecoderConfig, SizesThatOverflowAreRefused) {
