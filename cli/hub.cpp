@@ -1,6 +1,8 @@
 #include "cli/hub.h"
 
+#include <cctype>
 #include <memory>
+#include <string>
 
 #include "brigade/base/readable.h"
 #include "cli/rate_bar.h"
@@ -14,6 +16,13 @@ namespace {
 
 std::string text(const GetEnv& getenv, const char* name) {
   return getenv(name).value_or("");
+}
+
+// As huggingface_hub's constants.py takes it.
+bool is_true(std::string value) {
+  for (char& c : value)
+    c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return value == "1" || value == "ON" || value == "YES" || value == "TRUE";
 }
 
 fs::path user_cache(const GetEnv& getenv) {
@@ -59,8 +68,10 @@ HubOptions hub_options(const GetEnv& getenv) {
   if (const auto endpoint = text(getenv, "HF_ENDPOINT"); !endpoint.empty())
     options.endpoint = endpoint;
   options.token = text(getenv, "HF_TOKEN");
-  const std::string offline = text(getenv, "HF_HUB_OFFLINE");
-  if (offline == "1" || offline == "true" || offline == "TRUE")
+  std::string offline = text(getenv, "HF_HUB_OFFLINE");
+  if (offline.empty())
+    offline = text(getenv, "TRANSFORMERS_OFFLINE");
+  if (is_true(offline))
     options.network = HubOptions::Network::kOffline;
   options.on_progress =
       [bars = std::make_shared<DownloadBars>()](const HubProgress& progress) {

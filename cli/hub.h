@@ -1,6 +1,6 @@
 // Where Hugging Face's cache and hub are, from the variables that
 // huggingface_hub reads: HF_HUB_CACHE, HF_HOME, HF_ENDPOINT, HF_TOKEN,
-// HF_HUB_OFFLINE.
+// HF_HUB_OFFLINE, TRANSFORMERS_OFFLINE.
 #pragma once
 
 #include <filesystem>

@@ -109,8 +109,8 @@ fs::path fetch_from_hub(
     return *folder;
   if (options.network == HubOptions::Network::kOffline) {
     throw ConfigError(fmt::format(
-        "[hub] '{}' is not in the cache '{}', and HF_HUB_OFFLINE forbids to "
-        "download it",
+        "[hub] '{}' is not in the cache '{}', and HF_HUB_OFFLINE (or "
+        "TRANSFORMERS_OFFLINE) forbids to download it",
         id,
         options.cache_dir.string()));
   }

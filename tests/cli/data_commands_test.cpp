@@ -235,6 +235,40 @@ TEST_F(DataCommandsTest, LibcurlIsLoadedForDownloadsAlone) {
   EXPECT_THAT(out(), AllOf(HasSubstr("libc.so"), Not(HasSubstr("libcurl"))));
 }
 
+TEST_F(DataCommandsTest, OfflineIsWhatHuggingFacesHubTakesForTrue) {
+  write("libcurl.so.4", "no library");
+  const auto downloads = [&](const std::string& variable) {
+    const int code = exit_code(start_program(
+        "env",
+        {"-u",
+         "HF_HUB_OFFLINE",
+         "-u",
+         "TRANSFORMERS_OFFLINE",
+         "LD_LIBRARY_PATH=" + folder_.string(),
+         "HF_HUB_CACHE=" + folder_.string(),
+         "HF_ENDPOINT=http://127.0.0.1:1",
+         variable,
+         kProgram,
+         "create-config",
+         "--download",
+         "--out_dir",
+         (folder_ / variable).string(),
+         "--model_name",
+         "someone/model"}));
+    EXPECT_THAT(
+        out() + err(),
+        code == 0 ? HasSubstr("TRANSFORMERS_OFFLINE) forbids to download")
+                  : HasSubstr("cannot load libcurl"));
+    return code != 0;
+  };
+  for (const char* value : {"1", "true", "True", "TRUE", "yes", "On"}) {
+    EXPECT_FALSE(downloads(std::string("HF_HUB_OFFLINE=") + value)) << value;
+    EXPECT_FALSE(downloads(std::string("TRANSFORMERS_OFFLINE=") + value));
+  }
+  for (const char* value : {"0", "no", "2", ""})
+    EXPECT_TRUE(downloads(std::string("HF_HUB_OFFLINE=") + value)) << value;
+}
+
 TEST_F(DataCommandsTest, ALibcurlThatDoesNotLoadIsNamedWithItsPackage) {
   write("libcurl.so.4", "no library");
   EXPECT_EQ(
