@@ -198,8 +198,7 @@ class Evaluator {
             scope,
             out);
       case StatementKind::kFor:
-        run_loop(statement, scope, out);
-        break;
+        return run_loop(statement, scope, out);
       case StatementKind::kSet:
         set(statement, value_of(*statement.expression, scope), scope);
         break;
@@ -267,7 +266,8 @@ class Evaluator {
       scope.variables[names[i]] = items[i];
   }
 
-  void run_loop(const Statement& statement, const Scope& scope, Text& out) {
+  // As Jinja compiles it: {% else %} runs where no round came to its end.
+  Flow run_loop(const Statement& statement, const Scope& scope, Text& out) {
     const Value iterable = value_of(*statement.expression, scope);
     List items = checked([&] { return items_of(iterable); });
     if (statement.condition) {
@@ -280,20 +280,22 @@ class Evaluator {
       }
       items = std::move(chosen);
     }
-    if (items.empty()) {
-      const Inner inner(*this, &scope);
-      run(statement.otherwise, *inner, out);
-      return;
-    }
+    bool is_complete = false;
     for (size_t i = 0; i < items.size(); ++i) {
       count_step();
       const Inner inner(*this, &scope);
       if (statement.uses_loop)
         inner->variables["loop"] = loop_of(items, i);
       bind(statement.names, items[i], *inner);
-      if (run(statement.body, *inner, out) == Flow::kBreak)
-        return;
+      const Flow flow = run(statement.body, *inner, out);
+      if (flow == Flow::kBreak)
+        break;
+      is_complete = is_complete || flow == Flow::kNormal;
     }
+    if (is_complete)
+      return Flow::kNormal;
+    const Inner inner(*this, &scope);
+    return run(statement.otherwise, *inner, out);
   }
 
   Value macro(const Statement& statement, const Scope& scope) {

@@ -2,11 +2,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <map>
+#include <string_view>
+#include <utility>
 
 #include "brigade/chat/builtins.h"
+#include "brigade/chat/numbers.h"
+#include "brigade/tokenizer/unicode.h"
+#include "brigade/tokenizer/utf8.h"
 
 namespace brigade::jinja {
 namespace {
@@ -140,33 +144,41 @@ Value last_filter(const Value& value, const CallArguments&) {
   return items.empty() ? Value(Undefined{"last"}) : items.back();
 }
 
+// As Jinja has them: "42.9"|int is 42, and what is no number the default.
 Value int_filter(const Value& value, const CallArguments& arguments) {
-  const int64_t otherwise = integer_argument(arguments, 0, "default", 0);
-  if (value.is_float())
-    return static_cast<int64_t>(std::trunc(value.number()));
+  const Value* given = arguments.find(0, "default");
+  const Value otherwise = given == nullptr ? Value(int64_t{0}) : *given;
+  if (integer_argument(arguments, 1, "base", 10) != 10)
+    throw Fault("'int' takes numbers of base 10 alone here");
+  if (value.is_undefined())
+    throw Fault(fmt::format("'{}' is undefined", value.undefined_name()));
   if (value.is_large_integer())
     return value;
+  if (value.is_float() && !std::isfinite(value.number()))
+    throw Fault(fmt::format("{} is no whole number", value.shown()));
+  if (value.is_float())
+    return whole_part(value.number());
   if (value.is_number())
     return value.integer();
   if (!value.is_text())
     return otherwise;
-  const std::string text = strip(value.text(), Sides::kBoth).bytes();
-  int64_t result = 0;
-  const char* end = text.data() + text.size();
-  const auto parsed = std::from_chars(text.data(), end, result);
-  return parsed.ec == std::errc() && parsed.ptr == end ? result : otherwise;
+  if (const auto whole = whole_from_text(value.text()))
+    return *whole;
+  const auto number = float_from_text(value.text());
+  return number && std::isfinite(*number) ? whole_part(*number) : otherwise;
 }
 
-Value float_filter(const Value& value, const CallArguments&) {
+Value float_filter(const Value& value, const CallArguments& arguments) {
+  const Value* given = arguments.find(0, "default");
+  const Value otherwise = given == nullptr ? Value(0.0) : *given;
+  if (value.is_undefined())
+    throw Fault(fmt::format("'{}' is undefined", value.undefined_name()));
   if (value.is_number())
     return value.number();
   if (!value.is_text() && !value.is_large_integer())
-    return 0.0;
-  const std::string text = strip(value.printed(), Sides::kBoth).bytes();
-  double result = 0;
-  const char* end = text.data() + text.size();
-  const auto parsed = std::from_chars(text.data(), end, result);
-  return parsed.ec == std::errc() && parsed.ptr == end ? result : 0.0;
+    return otherwise;
+  const auto number = float_from_text(value.printed());
+  return number ? Value(*number) : otherwise;
 }
 
 Value abs_filter(const Value& value, const CallArguments&) {
@@ -251,13 +263,13 @@ struct SortKey {
   }
 };
 
-SortKey sort_key(const CallArguments& arguments) {
-  const Value* sensitive = arguments.find(9, "case_sensitive");
+SortKey sort_key(const CallArguments& arguments, size_t index) {
+  const Value* sensitive = arguments.find(index, "case_sensitive");
   return {sensitive != nullptr && sensitive->is_true()};
 }
 
-bool sorts_reverse(const CallArguments& arguments) {
-  const Value* reverse = arguments.find(9, "reverse");
+bool sorts_reverse(const CallArguments& arguments, size_t index) {
+  const Value* reverse = arguments.find(index, "reverse");
   return reverse != nullptr && reverse->is_true();
 }
 
@@ -265,12 +277,12 @@ Value dictsort_filter(const Value& value, const CallArguments& arguments) {
   if (!arguments.positional.empty() || arguments.find(9, "by") != nullptr)
     throw Fault("dictsort sorts by key alone here");
   List items = items_filter(value, {}).list();
-  const SortKey key = sort_key(arguments);
+  const SortKey key = sort_key(arguments, 9);
   std::stable_sort(
       items.begin(), items.end(), [&](const Value& a, const Value& b) {
         return key(a.list()[0], b.list()[0]) < 0;
       });
-  if (sorts_reverse(arguments))
+  if (sorts_reverse(arguments, 9))
     std::reverse(items.begin(), items.end());
   return items;
 }
@@ -281,8 +293,8 @@ Value sort_filter(const Value& value, const CallArguments& arguments) {
     return attribute ? nested_attribute(item, *attribute) : item;
   };
   List items = items_of(value);
-  const SortKey key = sort_key(arguments);
-  const bool is_reverse = sorts_reverse(arguments);
+  const SortKey key = sort_key(arguments, 1);
+  const bool is_reverse = sorts_reverse(arguments, 0);
   std::stable_sort(
       items.begin(), items.end(), [&](const Value& a, const Value& b) {
         const int order = key(keyed(a), keyed(b));
@@ -291,13 +303,45 @@ Value sort_filter(const Value& value, const CallArguments& arguments) {
   return items;
 }
 
-Value unique_filter(const Value& value, const CallArguments&) {
+Value unique_filter(const Value& value, const CallArguments& arguments) {
+  const Value* attribute = arguments.find(1, "attribute");
+  const SortKey order = sort_key(arguments, 0);
+  List keys;
   List result;
   for (const Value& item : items_of(value)) {
-    if (std::find(result.begin(), result.end(), item) == result.end())
-      result.push_back(item);
+    Value key = attribute ? nested_attribute(item, *attribute) : item;
+    if (key.is_text() && !order.is_case_sensitive)
+      key = *call_method(key, "lower", {});
+    if (std::find(keys.begin(), keys.end(), key) != keys.end())
+      continue;
+    keys.push_back(std::move(key));
+    result.push_back(item);
   }
   return result;
+}
+
+constexpr std::u32string_view kBeforeWord = U"-({[<";
+
+// Words begin behind white space and - ( { [ <, unlike those of str.title().
+Value title_filter(const Value& value, const CallArguments&) {
+  const Text text = value.printed();
+  const std::vector<size_t> offsets = code_point_offsets(text.bytes());
+  std::string bytes;
+  bool begins_word = true;
+  for (size_t i = 0; i + 1 < offsets.size(); ++i) {
+    const char32_t c = code_point_at(text.bytes(), offsets[i]);
+    if (is_space(c) || kBeforeWord.find(c) != kBeforeWord.npos) {
+      append_utf8(bytes, c);
+      begins_word = true;
+    } else if (begins_word) {
+      const Text letter = text.part(offsets[i], offsets[i + 1]);
+      bytes += call_method(letter, "upper", {})->text().bytes();
+      begins_word = false;
+    } else {
+      append_lowercase(bytes, c);
+    }
+  }
+  return text.with_bytes(std::move(bytes));
 }
 
 Value indent_filter(const Value& value, const CallArguments& arguments) {
@@ -357,6 +401,7 @@ const std::map<std::string, Filter>& filters() {
       {"dictsort", dictsort_filter},
       {"sort", sort_filter},
       {"unique", unique_filter},
+      {"title", title_filter},
       {"indent", indent_filter}};
   return table;
 }
@@ -370,8 +415,7 @@ Value apply_filter(
   const auto found = filters().find(name);
   if (found != filters().end())
     return found->second(operand, arguments);
-  for (const char* method :
-       {"upper", "lower", "title", "capitalize", "replace"}) {
+  for (const char* method : {"upper", "lower", "capitalize", "replace"}) {
     if (name == method)
       return by_method(method, operand, arguments);
   }

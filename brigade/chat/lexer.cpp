@@ -7,6 +7,7 @@
 #include <cctype>
 
 #include "brigade/base/error.h"
+#include "brigade/chat/text.h"
 #include "brigade/tokenizer/utf8.h"
 
 namespace brigade::jinja {
@@ -16,8 +17,6 @@ void fail_at_line(const std::string& name, int line, const std::string& what) {
 }
 
 namespace {
-
-constexpr std::string_view kBlanks = " \t\n\r\f\v";
 
 // Line ends as "\n", and the last one taken off.
 std::string normalized(std::string_view source) {
@@ -68,12 +67,12 @@ class Lexer {
     const char sign =
         has_tag && open + 2 < source_.size() ? source_[open + 2] : '\0';
     if (sign == '-') {
-      data.erase(data.find_last_not_of(kBlanks) + 1);
+      data = strip(Text(data), Sides::kRight).bytes();
     } else if (has_tag && source_[open + 1] != '{' && sign != '+') {
       const size_t line_begin = data.rfind('\n') + 1;  // npos + 1 is 0
       const bool begins_line = line_begin > 0 || at_line_start_;
       if (begins_line &&
-          data.find_first_not_of(" \t", line_begin) == std::string::npos)
+          strip(Text(data.substr(line_begin)), Sides::kLeft).empty())
         data.erase(line_begin);
     }
     if (!data.empty())
@@ -156,7 +155,12 @@ class Lexer {
       at_ += op.size();
       return;
     }
-    fail(fmt::format("unexpected '{}'", c));
+    const std::string_view rest = std::string_view(source_).substr(at_);
+    const std::string_view character = rest.substr(0, utf8_length(c));
+    if (valid_utf8_prefix(character) < character.size())
+      fail(fmt::format(
+          "unexpected byte 0x{:02x}", static_cast<unsigned char>(c)));
+    fail(fmt::format("unexpected '{}'", character));
   }
 
   template <typename Belongs>
@@ -250,10 +254,10 @@ class Lexer {
   }
 
   void skip_blanks() {
-    while (at_ < source_.size() &&
-           kBlanks.find(source_[at_]) != std::string_view::npos) {
+    while (at_ < source_.size() && !is_utf8_continuation(source_[at_]) &&
+           is_space(code_point_at(source_, at_))) {
       line_ += source_[at_] == '\n' ? 1 : 0;
-      ++at_;
+      at_ += utf8_length(source_[at_]);
     }
   }
 

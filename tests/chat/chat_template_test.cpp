@@ -146,6 +146,13 @@ TEST(ChatTemplate, FaultsAreNamedWithTheirLine) {
   EXPECT_THAT(
       complaint_about("\n\n{{ raise_exception('Roles must alternate') }}"),
       HasSubstr("t.jinja:3: the template refuses: Roles must alternate"));
+  EXPECT_THAT(
+      complaint_about("{{ 1 \u20ac 2 }}"),
+      HasSubstr("t.jinja:1: unexpected '\u20ac'"));
+  EXPECT_THAT(
+      complaint_about("{{ 1 \xE2\x82 }}"), HasSubstr("unexpected byte 0xe2"));
+  EXPECT_THAT(
+      complaint_about("{{ '10'|int(0, 2) }}"), HasSubstr("base 10 alone"));
   EXPECT_THAT(complaint_about("{{ 'a }}"), HasSubstr("a string does not end"));
   EXPECT_THAT(complaint_about("{{ 1 / 0 }}"), HasSubstr("division by zero"));
 }

@@ -154,6 +154,12 @@ EXPRESSIONS = [
     "messages[0].get('nothing'), messages[0].get('nothing', 'd')", "'a' < 'b', 'B' < 'a'", "'\\u00e9\\x41\\t|'",
     "true and 'yes', none or 'no', 0 or [], '' and 1", "'x'.startswith(('a', 'x')), 'file.py'.endswith('.py')", "'abc'.find('c'), 'aXbX'.count('X')",
     "'voilà à\u2003日…\u00a0x\u0085y'.split(), ' a b  c  '.split(none, 1), ' a  '.split(maxsplit=1), ' '.split(none, 0), ' à b '.split(none, 0)",
+    "'tool_response'|title, \"it's a-b (c {d [e <f\"|title, 'aB1c d.e,f'|title, 5|title, 'it\\'s_a'.title()",
+    "['a','A','b',1,1.0,true]|unique|list, ['a','A']|unique(true)|list, ['a','A']|unique(case_sensitive=true)|list, [{'x':'a'},{'x':'A'}]|unique(attribute='x')|list, x|unique|list",
+    "'3.7'|int, ' 42 '|int, '-3.7'|int, '1e3'|int, '+5'|int, '+-5'|int, '1_000'|int, '1__0'|int, 'x'|int(7), 'x'|int(none), none|int, [1]|int(3), '1e400'|int, 'nan'|int, '007'|int",
+    "'12345678901234567890'|int, '-0012345678901234567890'|int, '1e19'|int, 1e30|int, -1e30|int, true|int, -2.9|int",
+    "none|float, '1e400'|float, '-1e400'|float, 'nan'|float, '1_0.5'|float, ' +2.5 '|float, 'inf'|float, 'x'|float(2.5), '.5'|float, '5.'|float, '+-5'|float, '1e-400'|float, 'nan(1)'|float", "x|int", "x|int(3)", "x|float",
+    "[3,1,2]|sort(true), ['b','A','a','B']|sort(false, true), ['b','A','a','B']|sort(true)",
     "'a\u0085b\u2028c\x0bd\r\n\ne\x1cà'.splitlines(), 'ab\r\nc\r'.splitlines(true)|join('|')", "'a'.split('')",
 ]
 # Scopes and white space.
@@ -170,6 +176,11 @@ STATEMENTS = [
     "  {{ 1 }}\n  {%+ if true %}\nq{% endif +%}\n r", "{% for a in [1,2] %}\n{{ a }}\n{% endfor %}\n\n",
     "{% for i in [1,2,3] %}{{ loop.cycle('a','b') }}{{ loop.first }}{{ loop.revindex0 }}{% endfor %}", "{{ '{{' }}{{ \"%}\" }}\r\nx\r\n",
     "{% set ns = namespace(a=0) %}{% for i in [1,2] %}{% set ns.a = ns.a + i %}{% endfor %}{{ ns.a }}",
+    "a\u00a0\u2003\x1c {{- 'x' -}} \u00a0\u3000\u0085\x1fb", "a\u00a0{%- if 1 -%}\u00a0b{%- endif %}c\u200b{#- c -#}\u00a0d", "a\n\u00a0 {% if 1 %}b{% endif %}", "\u00a0\n{%\u00a0if 1\u2003%}{{\u00a01\u00a0}}{% endif %}à{{- 2 }}",
+    "{{ 'a\nb aÉß\u00a0c'|title }}",
+    "{% for i in [1,2] %}{% break %}{% else %}E{% endfor %}", "{% for i in [1,2] %}{% if i==2 %}{% break %}{% endif %}x{% else %}E{% endfor %}", "{% for i in [1,2] %}{% continue %}x{% else %}E{{ i }}{% endfor %}",
+    "{% for i in [1] if i>1 %}x{% else %}E{% endfor %}", "{% for i in [1,2] %}{% if i==1 %}{% continue %}{% endif %}{% break %}{% else %}E{{ loop }}{% endfor %}",
+    "{% for i in [1,2] %}{% for j in [] %}{% else %}{% break %}{% endfor %}x{% else %}E{% endfor %}",
     "{{ undefined_name.attribute }}", "{{ 'a' + 1 }}", "{% for i in 5 %}{% endfor %}", "{{ raise_exception('stop') }}",
 ]
 TOOLS = [{"type": "function", "function": {"name": "f", "description": "Does <b> & \"c\"", "parameters": {"type": "object", "properties": {"n": {"type": "integer"}}}}}]
