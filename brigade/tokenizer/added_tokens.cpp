@@ -99,7 +99,8 @@ bool AddedTokenMatcher::widen(
            is_white_space(utf8_code_point(input, match.end)))
       match.end += utf8_length(input[match.end]);
   }
-  return true;
+  // Nothing may be left of one that strips on the left.
+  return match.begin < match.end;
 }
 
 namespace {

@@ -67,7 +67,8 @@ class AddedTokenMatcher {
 
   int32_t child(int32_t node, char c) const;
   bool find(std::string_view input, size_t from, Match& match) const;
-  // Applies single_word, lstrip and rstrip; false when the match is discarded.
+  // Applies single_word, lstrip and rstrip; false when the match is discarded,
+  // also because the one before has taken it along.
   bool widen(std::string_view input, size_t covered, Match& match) const;
 };
 

@@ -3,9 +3,34 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <string_view>
 
 namespace brigade {
 namespace {
+
+// What Hugging Face's engine 0.23.3 gives, with WordLevel's ? for the text
+// between; at the last one it panics ("AddedVocabulary bad split").
+TEST(AddedTokenMatcher, WhatIsTakenAlongIsNoTokenOfItsOwn) {
+  AddedTokenMatcher matcher;
+  matcher.add("<a>", {.id = 1, .rstrip = true});
+  matcher.add("\n", {.id = 2, .lstrip = true});
+  const auto ids = [&](std::string_view text) {
+    std::string result;
+    matcher.cut(
+        text,
+        [&](size_t begin, size_t end) {
+          EXPECT_LT(begin, end);
+          result += '?';
+        },
+        [&](int32_t id) { result += std::to_string(id); });
+    return result;
+  };
+  EXPECT_EQ(ids("<a>\n"), "1");
+  EXPECT_EQ(ids("<a> \nx"), "1?");
+  EXPECT_EQ(ids("<a>\n<a>"), "11");
+  EXPECT_EQ(ids("x \n \n y"), "?22?");
+  EXPECT_EQ(ids("<a>\n\nx\n"), "1?2");
+}
 
 TEST(AddedTokenCuts, LieWithinNoTokenAndNotBehindOne) {
   AddedTokenCuts cuts;
