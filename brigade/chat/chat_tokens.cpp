@@ -7,6 +7,8 @@
 #include <numeric>
 #include <set>
 #include <span>
+#include <string_view>
+#include <utility>
 
 #include "brigade/base/error.h"
 
@@ -67,29 +69,45 @@ ChatTokens ChatEncoder::encode(const Conversation& conversation) const {
                                        : encode_chat(conversation);
 }
 
-size_t ChatEncoder::token_at(
-    const std::string& text,
-    const std::vector<int32_t>& ids,
-    size_t at) const {
+ChatEncoder::Encoded ChatEncoder::encoded(std::string text) const {
+  Encoded result{std::move(text), {}, {}};
+  result.ids = tokenizer_.encode(result.text, {.places = &result.places});
+  return result;
+}
+
+ChatEncoder::Front ChatEncoder::front_of(const Encoded& whole, size_t at)
+    const {
   if (at == 0)
-    return 0;
-  const std::vector<int32_t> before =
-      tokenizer_.encode(std::string_view(text).substr(0, at));
+    return {};
+  auto place = std::partition_point(
+      whole.places.begin(), whole.places.end(), [&](const auto& each) {
+        return each.begin < at;
+      });
+  // One that lies across `at` is not a token of the front.
+  while (place != whole.places.begin() && std::prev(place)->end > at)
+    --place;
+  const AddedTokenPlace from =
+      place == whole.places.begin() ? AddedTokenPlace{} : *std::prev(place);
+  const std::vector<int32_t> last = tokenizer_.encode(
+      std::string_view(whole.text).substr(from.begin, at - from.begin));
+  const auto first =
+      whole.ids.begin() + static_cast<std::ptrdiff_t>(from.token);
   // Where a token lies across the place, it is the first that differs.
-  return static_cast<size_t>(
-      std::mismatch(before.begin(), before.end(), ids.begin(), ids.end())
-          .second -
-      ids.begin());
+  const auto differs =
+      std::mismatch(last.begin(), last.end(), first, whole.ids.end());
+  return {
+      static_cast<size_t>(differs.second - whole.ids.begin()),
+      from.token + last.size()};
 }
 
 ChatTokens ChatEncoder::encode_text(const Conversation& conversation) const {
   const LossOn loss = loss_of(conversation);
   ChatTokens result;
-  result.ids = tokenizer_.encode(conversation.text);
-  const size_t prompt =
-      loss == LossOn::kCompletion
-          ? token_at(conversation.text, result.ids, conversation.prompt_bytes)
-          : 0;
+  Encoded whole = encoded(conversation.text);
+  const size_t prompt = loss == LossOn::kCompletion
+                            ? front_of(whole, conversation.prompt_bytes).common
+                            : 0;
+  result.ids = std::move(whole.ids);
   result.counts.assign(result.ids.size(), 1);
   std::fill_n(result.counts.begin(), prompt, uint8_t{0});
   if (result.ids.empty())
@@ -162,15 +180,14 @@ bool ChatEncoder::is_blank(int32_t id) const {
 }
 
 void ChatEncoder::mark(
-    const std::string& text,
+    const Encoded& whole,
     const Range& range,
     ChatTokens& result) const {
-  const size_t begin = token_at(text, result.ids, range.begin);
-  size_t end = std::max(begin + 1, token_at(text, result.ids, range.end));
+  const size_t begin = front_of(whole, range.begin).common;
+  const Front to_end = front_of(whole, range.end);
+  size_t end = std::max(begin + 1, to_end.common);
   // A token that lies across the end belongs to the turn.
-  const std::vector<int32_t> whole =
-      tokenizer_.encode(std::string_view(text).substr(0, range.end));
-  if (whole.size() > end)
+  if (to_end.tokens > end)
     ++end;
   end = std::min(end, result.ids.size());
   size_t last = end;
@@ -219,13 +236,14 @@ ChatTokens ChatEncoder::encode_chat(const Conversation& conversation) const {
         "tokenizer has no chat template: put a chat_template.jinja beside its "
         "tokenizer.json, or give one with --template FILE");
   const RenderedChat chat = template_->render(conversation.messages, options);
+  const Encoded whole = encoded(chat.text);
   ChatTokens result;
-  result.ids = tokenizer_.encode(chat.text);
+  result.ids = whole.ids;
   const bool counts_all = loss_of(conversation) == LossOn::kAll;
   result.counts.assign(result.ids.size(), counts_all ? 1 : 0);
   if (!counts_all) {
     for (const Range& range : ranges_of(conversation, chat))
-      mark(chat.text, range, result);
+      mark(whole, range, result);
   }
   if (!result.counts.empty())
     result.counts.front() = 0;

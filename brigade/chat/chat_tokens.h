@@ -84,22 +84,29 @@ class ChatEncoder {
     size_t end = 0;
     bool is_exact = false;  // else a special token behind it counts too
   };
+  // A text with its tokens, and where a part of it may be encoded alone.
+  struct Encoded {
+    std::string text;
+    std::vector<int32_t> ids;
+    std::vector<AddedTokenPlace> places;
+  };
+  // What the front of a text has in tokens.
+  struct Front {
+    size_t common = 0;  // with the whole text: the first that ends behind it
+    size_t tokens = 0;
+  };
   ChatTokens encode_text(const Conversation& conversation) const;
   ChatTokens encode_chat(const Conversation& conversation) const;
   LossOn loss_of(const Conversation& conversation) const;
   std::vector<Range> ranges_of(
       const Conversation& conversation,
       const RenderedChat& chat) const;
-  // The first token that ends behind byte `at` of `text`, whose tokens are
-  // `ids`.
-  size_t token_at(
-      const std::string& text,
-      const std::vector<int32_t>& ids,
-      size_t at) const;
+  Encoded encoded(std::string text) const;
+  // The first `at` bytes. Encodes them from the last place before on.
+  Front front_of(const Encoded& whole, size_t at) const;
   bool is_special(int32_t id) const;
   bool is_blank(int32_t id) const;
-  void mark(const std::string& text, const Range& range, ChatTokens& result)
-      const;
+  void mark(const Encoded& whole, const Range& range, ChatTokens& result) const;
 
   const Tokenizer& tokenizer_;
   const ChatTemplate* template_;

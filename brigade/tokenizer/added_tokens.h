@@ -31,8 +31,9 @@ class AddedTokenMatcher {
   void add(std::string_view pattern, const AddedToken& token);
   bool empty() const { return tokens_.empty(); }
 
-  // Calls text(begin, end) and token(id) for the parts of `input` from left to
-  // right. Each position costs at most the longest pattern.
+  // Calls text(begin, end) and token(added, begin, end) for the parts of
+  // `input` from left to right. Each position costs at most the longest
+  // pattern.
   template <typename Text, typename Token>
   void cut(std::string_view input, Text&& text, Token&& token) const {
     size_t covered = 0;
@@ -44,7 +45,7 @@ class AddedTokenMatcher {
         continue;
       if (covered < match.begin)
         text(covered, match.begin);
-      token(tokens_[match.token].id);
+      token(tokens_[match.token], match.begin, match.end);
       covered = match.end;
     }
     if (covered < input.size())

@@ -21,8 +21,19 @@ namespace brigade {
 // in either case, as Hugging Face does.
 enum class SpecialTokens { kNone, kTemplate };
 
+// A place at which an added token stands. The text in front of it, encoded
+// alone, gives the tokens before it, and the rest the others.
+struct AddedTokenPlace {
+  size_t begin = 0;  // bytes of the text
+  size_t end = 0;    // with the white space that it takes along
+  size_t token = 0;  // its index, without what the template adds
+};
+
 struct EncodeOptions {
   SpecialTokens special_tokens = SpecialTokens::kNone;
+  // If given, places are appended to it, in order: those that the tokenizer
+  // knows of, which may be none.
+  std::vector<AddedTokenPlace>* places = nullptr;
 };
 
 struct DecodeOptions {

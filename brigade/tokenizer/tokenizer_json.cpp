@@ -76,7 +76,13 @@ std::vector<int32_t> HuggingFaceTokenizer::encode(
       [&](size_t begin, size_t end) {
         encode_raw(text.substr(begin, end - begin), begin == 0, scratch, ids);
       },
-      [&](int32_t id) { ids.push_back(id); });
+      [&](const AddedToken& token, size_t begin, size_t end) {
+        // One that strips on the left, or looks at a neighbour, depends on
+        // what stands in front.
+        if (options.places && !token.lstrip && !token.single_word)
+          options.places->push_back({begin, end, ids.size()});
+        ids.push_back(token.id);
+      });
   post_processor_.process(ids, options.special_tokens);
   return ids;
 }
@@ -107,7 +113,9 @@ void HuggingFaceTokenizer::encode_raw(
         else
           tokenize(piece);
       },
-      [&](int32_t id) { ids.push_back(id); });
+      [&](const AddedToken& token, size_t, size_t) {
+        ids.push_back(token.id);
+      });
 }
 
 std::string HuggingFaceTokenizer::decode(

@@ -22,7 +22,9 @@ TEST(AddedTokenMatcher, WhatIsTakenAlongIsNoTokenOfItsOwn) {
           EXPECT_LT(begin, end);
           result += '?';
         },
-        [&](int32_t id) { result += std::to_string(id); });
+        [&](const AddedToken& token, size_t, size_t) {
+          result += std::to_string(token.id);
+        });
     return result;
   };
   EXPECT_EQ(ids("<a>\n"), "1");
