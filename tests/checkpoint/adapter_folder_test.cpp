@@ -167,7 +167,7 @@ TEST_F(AdapterFolderTest, MagnitudesWithoutUseDoraAreNamed) {
   }
 }
 
-TEST_F(AdapterFolderTest, WhatIsNoPlainAdapterIsRefusedByName) {
+TEST_F(AdapterFolderTest, RefusesUnsupportedAdaptersByName) {
   EXPECT_THAT(refusal("bias", "all"), HasSubstr("bias"));
   EXPECT_THAT(
       refusal("rank_pattern", {{"q_proj", 2}}), HasSubstr("rank_pattern"));

@@ -155,7 +155,7 @@ TEST_F(Upcycle, KeepsOtherKeysOfTheConfigAndSaysWhatItIs) {
       parameter_count(parsed(config)) + 2 * (3 * 3 * 16 * 20 + 4 * 16));
 }
 
-TEST_F(Upcycle, WhatHasNoCounterpartIsNamed) {
+TEST_F(Upcycle, NamesModelsWithoutCounterpart) {
   const auto error_of = [](const json& config, const UpcycleOptions& options) {
     try {
       upcycled(parsed(config), options);

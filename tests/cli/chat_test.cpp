@@ -117,7 +117,7 @@ TEST_F(ChatCommand, APipesTextIsOneMessageAndTheOutputItsAnswer) {
   EXPECT_EQ(run(chat + "--system x", "<<< $'two\\nlines'"), 0) << err();
 }
 
-TEST_F(ChatCommand, WhatIsWrongIsSaid) {
+TEST_F(ChatCommand, ReportsWrongInputAndOptions) {
   const std::string chat = "chat --run {D}/run ";
   EXPECT_EQ(run(chat, "<<< a"), 4);
   EXPECT_THAT(

@@ -146,7 +146,7 @@ TEST_F(JobsTest, OnlySubmitsAgainTheTasksOfAnArrayThatItNames) {
           ::testing::Not(HasSubstr("scancel --quiet 77"))));
 }
 
-TEST_F(JobsTest, WhatIsWrongIsSaidBeforeAnythingIsSubmitted) {
+TEST_F(JobsTest, ReportsErrorsBeforeAnythingIsSubmitted) {
   const std::string config = (configs_ / "a.json").string();
   EXPECT_EQ(
       submit({"--config", config, "--nodes", "3", "distributed.tp_size=2"}), 2);

@@ -87,7 +87,7 @@ std::string error_of_join(const StorePtr& store) {
   return "nothing was thrown";
 }
 
-TEST(ForeignStore, WhatItThrowsIsACommErrorNamingTheGroup) {
+TEST(ForeignStore, ItsExceptionBecomesACommErrorNamingTheGroup) {
   const auto store = std::make_shared<MapStore>(
       std::make_shared<SharedMap>(), "", std::chrono::milliseconds(10));
   const std::string error = error_of_join(store);

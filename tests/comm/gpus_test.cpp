@@ -36,7 +36,7 @@ TEST(Gpus, EachRankOfAHostHasItsOwn) {
           HasSubstr("sees 2 GPUs there: start at most as many ranks")));
 }
 
-TEST(Gpus, WhyThereAreNoneIsSaid) {
+TEST(Gpus, SaysWhyThereAreNone) {
   EXPECT_THAT(
       problem_of({.count = 0, .missing = "the driver is too old"}, 0, 1),
       HasSubstr("[device] the driver is too old"));

@@ -25,7 +25,7 @@ TEST(SequentialWorker, RunsTasksInOrderBesideTheCaller) {
   EXPECT_NE(thread.get_future().get(), std::this_thread::get_id());
 }
 
-TEST(SequentialWorker, WhoHelpsRunsWhatIsQueuedInItsOrder) {
+TEST(SequentialWorker, AHelpingThreadRunsQueuedTasksInOrder) {
   SequentialWorker worker;
   // Its own thread is held in a task, so that the rest is queued.
   std::promise<void> release;

@@ -120,7 +120,7 @@ TEST(OptimizerRules, AKeyBesideItsOptimizerIsTaken) {
       IsEmpty());
 }
 
-TEST(OptimizerRules, WhatDoesNotGoTogetherIsNamed) {
+TEST(OptimizerRules, NamesOptionsThatDoNotGoTogether) {
   EXPECT_THAT(
       problems_with({"training.optimizer=sgd", "training.sgd_nesterov=true"}),
       ElementsAre(HasSubstr("set /training/sgd_momentum")));
@@ -190,7 +190,7 @@ TEST(ScheduleRules, ATableThatIsNoneIsNamedWithItsPoint) {
         << points;
 }
 
-TEST(ScheduleRules, WhatASecondScheduleWouldSayIsRefused) {
+TEST(ScheduleRules, RefusesOptionsOfAnotherSchedule) {
   EXPECT_THAT(
       problems_with({"training.lr_schedule=table"}),
       ElementsAre(HasSubstr("without /training/lr_table")));
@@ -223,7 +223,7 @@ TEST(ScheduleRules, WhatASecondScheduleWouldSayIsRefused) {
       ElementsAre(HasSubstr("which does not fall")));
 }
 
-TEST(MupRules, WhatItCannotBeUsedWithIsNamed) {
+TEST(MupRules, NamesOptionsThatItCannotBeUsedWith) {
   const std::string mup = "training.parametrization=mup";
   const std::string base = "training.mup_base_hidden_size=32";
   EXPECT_THAT(problems_with({mup, base}), IsEmpty());

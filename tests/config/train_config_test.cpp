@@ -212,7 +212,7 @@ TEST(TrainConfig, SaysWhyAMachineHasNoGpuToTrainOn) {
   }
 }
 
-TEST(TrainConfig, WhereThereAreGpusARunIsOnThemUnlessItSaysOtherwise) {
+TEST(TrainConfig, ARunIsOnGpusIfThereAreAnyUnlessItSaysOtherwise) {
   const auto load_on_gpus = [](const std::vector<std::string>& overrides) {
     LoadOptions options{
         .path = "run.json", .gpus = {.count = 2, .missing = ""}};
@@ -573,7 +573,7 @@ TEST(TrainConfig, AProblemIsNotReportedASecondTimeByWhatFollowsFromIt) {
     EXPECT_THAT(problems_of(overrides), SizeIs(1)) << overrides[0];
 }
 
-TEST(TrainConfig, WhatIsHardlyMeantIsWarnedAbout) {
+TEST(TrainConfig, WarnsOfUnlikelyValues) {
   const auto warnings = [](const std::vector<std::string>& overrides) {
     return find_warnings(load(minimal().dump(), overrides, 2));
   };
@@ -1092,7 +1092,7 @@ TEST_F(ModelFileTest, AnIdIsLeftToBeFound) {
   EXPECT_THROW(resolve_model(config, folder_), ConfigError);
 }
 
-TEST_F(ModelFileTest, WhatIsWrongWithItNamesTheFile) {
+TEST_F(ModelFileTest, ItsErrorsNameTheFile) {
   EXPECT_THAT(
       problems(minimal().dump(), from("./no/such/folder")),
       ElementsAre(HasSubstr("\"./no/such/folder\": there is no such file")));
@@ -1199,7 +1199,7 @@ TEST(TrainConfig, TheVocabularyMayBeTheDatasets) {
   fs::remove_all(folder);
 }
 
-TEST(TrainConfigExperts, WhatDoesNotGoWithEpIsNamed) {
+TEST(TrainConfigExperts, NamesOptionsThatDoNotGoWithEp) {
   EXPECT_THAT(
       problems_of({"distributed.ep_size=2"}, 2),
       ElementsAre(

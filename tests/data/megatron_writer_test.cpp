@@ -64,7 +64,7 @@ TEST_F(MegatronWriterTest, ALongDocumentBecomesSeveralSequences) {
   EXPECT_EQ(dataset.documents().begin(1), 7U);
 }
 
-TEST_F(MegatronWriterTest, WhatIsWrittenReadsBackTokenForToken) {
+TEST_F(MegatronWriterTest, WrittenDocumentsReadBackTokenForToken) {
   // More documents than one block of lengths, some of them empty.
   std::mt19937 random(1);
   std::vector<std::vector<int32_t>> documents(70000);

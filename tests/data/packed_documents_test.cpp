@@ -276,7 +276,7 @@ TEST_F(PackedDocumentsTest, EachPartOfAMixtureIsPackedByItself) {
   }
 }
 
-TEST_F(PackedDocumentsTest, WhatCannotBePackedIsRefusedByName) {
+TEST_F(PackedDocumentsTest, RefusesDatasetsThatCannotBePackedByName) {
   EXPECT_THAT(
       complaint(options_for(dataset("one", 1, {30}))),
       HasSubstr("one.ds' (nanotron) has no boundaries between documents: "

@@ -146,7 +146,7 @@ TEST_F(ReferenceTest, OneOfAnotherDatasetIsRefused) {
       complaint_about(R"({"format": "x"})"), HasSubstr("brigade-reference"));
 }
 
-TEST_F(PairSourceTest, WhatADatasetHoldsMustFitTheLoss) {
+TEST_F(PairSourceTest, TheDatasetsContentMustFitTheLoss) {
   const auto open = [&](TrainingDataOptions::Samples samples) {
     TrainingDataOptions options;
     options.parts = {{.path = (folder_ / "pairs").string()}};

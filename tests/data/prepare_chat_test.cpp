@@ -228,7 +228,7 @@ TEST_F(PrepareChatTest, APairIsKeptWholeOrLeftOut) {
       HasSubstr("leave 'prompt' out"));
 }
 
-TEST_F(PrepareChatTest, WhatAReferenceSaidOfOtherPairsIsRemoved) {
+TEST_F(PrepareChatTest, RemovesTheReferenceFileOfOtherPairs) {
   const auto reference = write("chat.reference.json", "{}");
   prepare(
       options(R"({"prompt": "One", "chosen": " two", "rejected": " three"})"));
@@ -258,7 +258,7 @@ TEST_F(PrepareChatTest, LongConversationsAreSkippedCutOrRefused) {
       HasSubstr("chat.jsonl] at line 1: the conversation has "));
 }
 
-TEST_F(PrepareChatTest, WhatIsWrongIsNamedWithItsLine) {
+TEST_F(PrepareChatTest, ErrorsNameTheirLine) {
   const auto complaint = [&](const std::string& line) {
     return message_of_prepare(options("\n" + line));
   };
@@ -373,7 +373,7 @@ TEST_F(PrepareChatTest, AListIsReadAsItsElementsOnLines) {
   }
 }
 
-TEST_F(PrepareChatTest, WhatIsWrongInAListIsNamed) {
+TEST_F(PrepareChatTest, ErrorsInAListNameTheirPlace) {
   const std::string good = R"({"instruction": "a", "output": "b"})";
   const auto complaint = [&](const std::string& text,
                              const std::string& name = "list.json") {

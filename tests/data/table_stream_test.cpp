@@ -95,7 +95,7 @@ TEST_F(TableTest, WithoutPyArrowTheErrorSaysWhatToDo) {
       AllOf(HasSubstr("has no PyArrow"), HasSubstr("pip install pyarrow")));
 }
 
-TEST_F(TableTest, HowTheOtherProcessEndsIsTold) {
+TEST_F(TableTest, ReportsHowTheOtherProcessEnds) {
   const auto path = some_parquet();
   EXPECT_EQ(
       rows(path, {.python = script("good", "echo '{\"a\":\"b\"}'\n")}),

@@ -199,7 +199,7 @@ TEST_F(TeacherFileTest, ASummaryNamesARecordThatNoTeacherWrote) {
   EXPECT_THAT(complaint_of(at + 8 + 3, '\x7f'), HasSubstr(named));
 }
 
-TEST_F(TeacherFileTest, WhatWasMadeForAnotherRunIsRefused) {
+TEST_F(TeacherFileTest, RefusesATeacherMadeForAnotherRun) {
   write_teacher(3);
   TrainingDataOptions other = options();
   write_dataset("other", 11);

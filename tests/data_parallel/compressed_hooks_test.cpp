@@ -85,7 +85,7 @@ TEST(Int8Hook, SumsWithinItsRoundingAndAlikeOnAllRanks) {
 }
 
 // A constant gradient, most of which is far below the step of its block.
-TEST(Int8Hook, WhatRoundingLosesComesWithTheNextSteps) {
+TEST(Int8Hook, RoundingErrorsAreSentInLaterSteps) {
   run_ranks(2, [](const CommunicatorPtr& world) {
     auto w = torch::zeros({256}).requires_grad_();
     BucketedGradSync sync({{"w", w}}, world, with_hook(int8_hook()));

@@ -353,7 +353,7 @@ std::string difference(
   return messages[0];
 }
 
-TEST(Alike, WhatIsFrozenOrderStridesAndDtypesAreNamed) {
+TEST(Alike, FrozenParametersOrderStridesAndDtypesAreNamed) {
   const auto of_params = [](const auto& make) {
     return difference(
         [&](int rank) { return std::pair(make(rank), GradSyncOptions{}); });

@@ -69,7 +69,7 @@ TEST_P(ParamDtype, MicroBatchesAddUpAndTheMeanIsGiven) {
   EXPECT_EQ(of_.given(), 3);
 }
 
-TEST_P(ParamDtype, WhatAUserMakesOfAnAccumulatedGradientCounts) {
+TEST_P(ParamDtype, AUsersChangeOfAnAccumulatedGradientCounts) {
   const torch::NoGradGuard no_grad;
   of_.mean_scale = 1;
   of_.receive(*handover_, 2, GradPart::kFirst);

@@ -20,7 +20,7 @@ torch::nn::Sequential make_refused_net() {
       torch::nn::Linear(7, 13), torch::nn::Linear(13, 3));
 }
 
-TEST(OptimizerState, WhatDoesNotFitIsNamed) {
+TEST(OptimizerState, NamesStatesThatDoNotFit) {
   const auto net = make_refused_net();
   DataParallel<torch::nn::Sequential> model(net, make_world_of_one());
   torch::optim::SGD sgd(

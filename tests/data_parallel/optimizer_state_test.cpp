@@ -314,7 +314,7 @@ TEST(OptimizerState, OfATransposedWeightIsLoaded) {
 
 // Of two ranks only the first has elements of the parameter that was stepped
 // more often than its neighbours.
-TEST(OptimizerState, WhatOneRankRefusesIsRefusedByAll) {
+TEST(OptimizerState, AllRanksRefuseAStateThatOneRankRefuses) {
   run_ranks(2, [&](const CommunicatorPtr& world) {
     GradSyncOptions options;
     options.handover = GradHandover::kMainGrad;

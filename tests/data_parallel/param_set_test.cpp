@@ -130,7 +130,7 @@ TEST_P(ParamSets, StepsAndStatesEqualThoseOfOneRankWithFrozenParameters) {
   });
 }
 
-TEST_P(ParamSets, WhatIsFilledInIsWhatIsTrainedAndSaved) {
+TEST_P(ParamSets, LoadedValuesAreTrainedAndSaved) {
   const auto alone = frozen_and_trained();
   ParamSet one = make_set(alone, make_world_of_one(), Sharding::kNone);
   train_a_step(one, alone);

@@ -214,7 +214,7 @@ TEST(ParameterGroups, StepInBackwardWithARateOfTheirOwn) {
 }
 
 // As in torch::optim.
-TEST(ParameterGroups, WhatIsInNoneIsNotStepped) {
+TEST(ParameterGroups, ParametersInNoGroupAreNotStepped) {
   run_ranks(2, [&](const CommunicatorPtr& world) {
     const auto net = std::make_shared<GroupedNet>();
     const Values before = grouped_values(*net);
@@ -258,7 +258,7 @@ TEST(ParameterGroups, AnIgnoredParameterStaysInItsGroup) {
       groups[0].params()[1].detach().narrow(0, 0, weight.numel()), weight));
 }
 
-TEST(ParameterGroups, WhatCannotBeSteppedIsNamed) {
+TEST(ParameterGroups, NamesParametersThatCannotBeStepped) {
   const auto net = std::make_shared<GroupedNet>();
   DataParallel<GroupedHandle> model(
       net,

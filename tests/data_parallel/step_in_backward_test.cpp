@@ -230,7 +230,7 @@ TEST(StepInBackward, AnOptimizerOfSomeParametersAloneIsRefused) {
   }
 }
 
-TEST(StepInBackward, WhatCannotStepInBackwardIsRefused) {
+TEST(StepInBackward, RefusesOptimizersThatCannotStepInBackward) {
   const auto error_of = [](const auto& body) -> std::string {
     try {
       body();

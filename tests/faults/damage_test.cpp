@@ -172,7 +172,7 @@ TEST_F(Damage, ACheckpointOfVersion1StillLoads) {
 
 // Opened as it usually is, a pipe waits for its writer; a folder or a device
 // has no end or cannot be read.
-TEST_F(Damage, WhatIsNoRegularFileIsFoundAndNotWaitedFor) {
+TEST_F(Damage, PipesFoldersAndDevicesAreFoundAndNotWaitedFor) {
   for (const std::string& name : files_) {
     for (const char* kind : {"pipe", "folder", "device"}) {
       SCOPED_TRACE(name + " " + kind);

@@ -76,7 +76,7 @@ TEST_F(FileTest, ACommittedFileReplacesTheOldOneWhole) {
   EXPECT_EQ(read_text_file(folder_ / "a"), "new" + large);
 }
 
-TEST_F(FileTest, WhatIsNoFileStaysWhatItIs) {
+TEST_F(FileTest, PipesFoldersAndDevicesStayAsTheyAre) {
   const fs::path pipe = folder_ / "pipe";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   fs::create_directory(folder_ / "folder");

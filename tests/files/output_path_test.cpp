@@ -66,7 +66,7 @@ TEST_F(OutputPath, APipeTakesTheTextAndGivesIt) {
   EXPECT_TRUE(fs::is_fifo(pipe));
 }
 
-TEST_F(OutputPath, WhatCannotBeWrittenIsSaidBeforeAndNothingIsLeft) {
+TEST_F(OutputPath, UnwritablePathsAreReportedBeforeAndNothingIsLeft) {
   const fs::path nowhere = folder_ / "no" / "file";
   EXPECT_THAT(
       failure_of([&] { check_writable(nowhere); }),
@@ -121,7 +121,7 @@ TEST_F(OutputPath, APipeThatNobodyReadsIsRefusedBefore) {
       HasSubstr("it is a pipe (FIFO) that nobody reads"));
 }
 
-TEST_F(OutputPath, WhatIsNoFileIsNamedWhereOneIsRead) {
+TEST_F(OutputPath, ReadingNamesAPathThatIsNoFile) {
   ASSERT_EQ(::mkfifo((folder_ / "pipe").c_str(), 0600), 0);
   fs::create_symlink("loop", folder_ / "loop");
   std::ofstream(folder_ / "file") << "text";

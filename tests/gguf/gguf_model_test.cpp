@@ -209,7 +209,7 @@ std::string refusal(const DecoderConfig& config, GgufType type) {
   return "accepted";
 }
 
-TEST(GgufModel, WhatLlamaCppDoesNotComputeIsRefusedByName) {
+TEST(GgufModel, RefusesByNameModelsThatLlamaCppDoesNotCompute) {
   const auto refused = [](const char* architecture, json more) {
     return refusal(config_of(architecture, std::move(more)), GgufType::kF32);
   };
@@ -369,7 +369,7 @@ TEST_F(GgufTokenizer, EveryFamilyHasItsNameAndComesBack) {
   }
 }
 
-TEST_F(GgufTokenizer, WhatLlamaCppHasNotIsRefusedByName) {
+TEST_F(GgufTokenizer, RefusesByNameTokenizersThatLlamaCppLacks) {
   EXPECT_THAT(
       refusal(byte_level_tokenizer(
           {{"type", "ByteLevel"},

@@ -170,7 +170,7 @@ TEST_F(HubTest, DownloadsIntoTheLayoutOfHuggingFacesOwnCache) {
   EXPECT_EQ(progress.back(), 5000U);
 }
 
-TEST_F(HubTest, WhatTheCacheHoldsNeedsNoNetwork) {
+TEST_F(HubTest, CachedModelsNeedNoNetwork) {
   add_model("org/plain");
   const fs::path folder = fetch("org/plain");
   const size_t before = requests().size();

@@ -170,7 +170,7 @@ TEST_F(JobStatusTest, ClearedTasksAreGoneAndTheOthersStay) {
   EXPECT_EQ(jobs[0].task, "0");
 }
 
-TEST_F(JobStatusTest, WhatIsNoJobIsAnErrorThatNamesIt) {
+TEST_F(JobStatusTest, NamesAFolderOrStatusThatIsNoJob) {
   try {
     read_jobs(folder_);
     FAIL();

@@ -30,7 +30,7 @@ int exit_code_of(const std::function<int()>& body) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-TEST(ProgramStart, WhatIsOpenedNextIsNoStandardDescriptor) {
+TEST(ProgramStart, TheNextOpenedFileIsNoStandardDescriptor) {
   for (int closed = 0; closed < 8; ++closed) {
     const int first = exit_code_of([closed] {
       for (int number = 0; number < 3; ++number) {

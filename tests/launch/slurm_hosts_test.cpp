@@ -35,7 +35,7 @@ TEST(SlurmHosts, ExpandAsScontrolDoes) {
   }
 }
 
-TEST(SlurmHosts, WhatIsNoListIsRefusedWithTheList) {
+TEST(SlurmHosts, RefusesAndQuotesAnInvalidList) {
   for (const char* list :
        {"",
         ",",

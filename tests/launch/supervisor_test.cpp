@@ -391,7 +391,7 @@ TEST_F(SupervisorTest, KillingTheSupervisorLeavesNoOrphan) {
 }
 
 // Else the kernel might choose the supervisor, and nobody would tell.
-TEST_F(SupervisorTest, WhereMemoryRunsOutARankEndsBeforeItsSupervisor) {
+TEST_F(SupervisorTest, ARankIsKilledBeforeItsSupervisorWhenMemoryRunsOut) {
   int own = 0;
   if (!(std::ifstream("/proc/self/oom_score_adj") >> own))
     GTEST_SKIP() << "this kernel has no such score";
@@ -401,7 +401,7 @@ TEST_F(SupervisorTest, WhereMemoryRunsOutARankEndsBeforeItsSupervisor) {
   EXPECT_EQ(of_rank, std::min(own + 100, 1000));
 }
 
-TEST_F(SupervisorTest, WhatARankLeavesRunningIsEndedWithTheRun) {
+TEST_F(SupervisorTest, ProcessesThatARankLeavesEndWithTheRun) {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   const auto result =
       supervise(shell(1, "sleep 1000 & echo $! >> $T/pids; exit 0"));

@@ -38,7 +38,7 @@ TEST(LossSpikesTest, ALevelThatStaysBecomesTheUsualOne) {
   EXPECT_LT(flagged, 100);
 }
 
-TEST(LossSpikesTest, WhatCannotBeJudgedIsNotFlagged) {
+TEST(LossSpikesTest, LossesThatCannotBeJudgedAreNotFlagged) {
   LossSpikes spikes(6);
   for (size_t i = 0; i + 1 < LossSpikes::kLeast; ++i)
     EXPECT_FALSE(spikes.add(1));

@@ -470,7 +470,7 @@ TEST(DecoderConfig, AConfigThatIsNoObjectIsAProblem) {
       problems_of(json::array({1})), ElementsAre(HasSubstr("/model: [1]")));
 }
 
-TEST(DecoderConfig, WhatIsWrittenForHuggingFaceReadsBackEqual) {
+TEST(DecoderConfig, HuggingFaceJsonReadsBackEqual) {
   for (const char* type : {"llama", "mistral", "qwen2", "qwen3"}) {
     json json_config = small(type);
     json_config["rope_scaling"] = kLlama3Rope;

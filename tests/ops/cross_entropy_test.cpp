@@ -262,7 +262,7 @@ TEST(CrossEntropyMemory, NeverHoldsAllLogits) {
 // An exponential of a logit is kept down to 2^-31 of the maximum: below that
 // lie all of a token but the first, and its target too. The gradient still
 // pulls the target up with its whole factor.
-TEST(CrossEntropyKept, WhatLiesFarBelowTheMaximumHasNoWeight) {
+TEST(CrossEntropyKept, LogitsFarBelowTheMaximumHaveNoWeight) {
   Inputs inputs = inputs_of({40, 32, 100, torch::kBFloat16});
   inputs.hidden.fill_(1);
   inputs.weight.fill_(-4);

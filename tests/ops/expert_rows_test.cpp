@@ -110,7 +110,7 @@ TEST(ExpertRows, ACapacityKeepsTheFirstTokensOfASequence) {
 }
 
 // As if their weights were zero, which they are to the loop.
-TEST(ExpertRows, WhatIsNotKeptHasNoRowAndNoGradient) {
+TEST(ExpertRows, PairsThatAreNotKeptHaveNoRowAndNoGradient) {
   torch::manual_seed(5);
   constexpr int64_t kTokens = 12;
   const Tensor experts =

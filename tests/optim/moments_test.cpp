@@ -144,7 +144,7 @@ TEST(Moments, ThatAnOptimizerHasNotAreRefused) {
       HasSubstr("bfloat16 of the optimizer schedule_free_adamw"));
 }
 
-TEST(Moments, WhoseBlocksWouldCrossAParametersBeginningAreRefused) {
+TEST(Moments, RefusesBlocksThatCrossAParametersBeginning) {
   const OneParameter flat;
   OptimizerGroup group = flat.group();
   group.parts = {{.numel = 64}, {.param = 1, .offset = 64, .numel = 100}};

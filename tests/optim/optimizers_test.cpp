@@ -180,7 +180,7 @@ TEST(Muon, StepsTheMastersOfBf16Weights) {
   EXPECT_TRUE(torch::equal(ops::join_master(split.weight, low), whole.weight));
 }
 
-TEST(Muon, WhatIsNoMatrixIsNamed) {
+TEST(Muon, NamesAParameterThatIsNoMatrix) {
   const std::vector<Param> params = {{"vector", torch::zeros({4})}};
   OptimizerGroup group{"all", torch::zeros({4}), torch::zeros({4})};
   group.rule.unit = StepUnit::kMatrices;

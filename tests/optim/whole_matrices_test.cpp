@@ -131,7 +131,7 @@ TEST(WholeMatrices, EachPieceGetsWhatIsComputedOfTheWhole) {
   }
 }
 
-TEST(WholeMatrices, WhatIsSentAheadIsComputed) {
+TEST(WholeMatrices, PiecesSentAheadAreComputed) {
   const Grid grid{.tp = 2, .zero = 2};
   run_ranks(grid.size(), [&](const CommunicatorPtr& ranks) {
     Held held = held_by(ranks->rank(), grid);

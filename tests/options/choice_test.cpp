@@ -35,7 +35,7 @@ TEST(Choice, EachValueHasOneName) {
   EXPECT_EQ(names<VerifyLevel>(), "full size");
 }
 
-TEST(Choice, WhatIsNoValueHasNoName) {
+TEST(Choice, AnInvalidValueHasNoName) {
   EXPECT_STREQ(to_string(static_cast<Backend>(77)), "?");
 }
 

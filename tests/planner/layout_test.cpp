@@ -97,7 +97,7 @@ TEST(Layout, AnUnknownPartIsNamedWithTheForm) {
   }
 }
 
-TEST(Layout, WhatCannotBeSaysWhy) {
+TEST(Layout, AnImpossibleLayoutSaysWhy) {
   EXPECT_THAT(problems_of({}), ElementsAre());
   EXPECT_THAT(
       problems_of({.dims = {.tp = 3}}),

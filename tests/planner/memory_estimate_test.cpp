@@ -37,7 +37,7 @@ TEST(MemoryEstimate, LogitsAreOneChunks) {
 }
 
 // 12 bytes for each of k tokens, of all micro-batches of a step, on each rank.
-TEST(MemoryEstimate, WhatATeacherSaysIsOnEveryRankOfAPipeline) {
+TEST(MemoryEstimate, TeacherOutputsAreOnEveryRankOfAPipeline) {
   Layout layout;
   layout.dims = {.dp = 2, .pp = 2, .cp = 2};
   layout.micro_batch = 2;

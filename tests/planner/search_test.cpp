@@ -141,7 +141,7 @@ TEST(Search, DividesTheExpertsOfALargeModel) {
   EXPECT_GT(result.fitting.front().layout.dims.ep, 1);
 }
 
-TEST(Search, WhatFitsNowhereSaysTheLeastThatWould) {
+TEST(Search, SaysTheLeastThatFitsWhereNothingDoes) {
   Training training = llama_on("h100");
   training.shape.layers = 126;
   training.shape.hidden = 16384;

@@ -198,7 +198,7 @@ TEST_P(ShardingTest, EachElementHasOneOwner) {
 }
 
 // What is left in the memory of others must not be added to the next step.
-TEST_P(ShardingTest, WhatIsNotOwnedIsZeroAfterTheReduction) {
+TEST_P(ShardingTest, GradientsNotOwnedAreZeroAfterTheReduction) {
   const auto& [sharding, ranks] = GetParam();
   run_ranks(ranks, [&, sharding = sharding](const CommunicatorPtr& world) {
     const auto net = std::make_shared<ShardedNet>();

@@ -71,7 +71,7 @@ TEST(RegexDialect, ARandomPatternIsRefusedOrSplitsAsOnigurumaDoes) {
   EXPECT_LT(10 * refused, goldens("generated").size());
 }
 
-TEST(RegexDialect, WhatHasNoEqualIsRefusedByName) {
+TEST(RegexDialect, RefusesPatternsWithoutEqualByName) {
   const JsonDocument nothing("{}", {"tokenizer", "FILE"});
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"(?~ab)", "an absent operator"},

@@ -148,7 +148,7 @@ TEST_F(TuneBuckets, WorksOnStagesAndWritesTheConfigItselfWhereAsked) {
   EXPECT_FALSE(fs::exists(path("run.tuned.json")));
 }
 
-TEST_F(TuneBuckets, WhatCannotBeTunedIsSaidAtOnce) {
+TEST_F(TuneBuckets, RefusesRunsWithNothingToTuneAtOnce) {
   const auto alone = tune({"--nproc", "1"});
   EXPECT_EQ(alone.exit_code, 2);
   EXPECT_THAT(alone.err, HasSubstr("no communication to tune"));

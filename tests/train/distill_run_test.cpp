@@ -297,7 +297,7 @@ TEST_F(DistillRun, ADryRunSaysWhatTheTeacherTakes) {
           HasSubstr("6 tokens at each place")));
 }
 
-TEST_F(DistillRun, WhatCannotBeIsNamed) {
+TEST_F(DistillRun, NamesOptionsThatDoNotGoWithDistillation) {
   EXPECT_THAT(
       complaint(
           {"training.loss=distill",

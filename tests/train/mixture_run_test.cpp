@@ -129,7 +129,7 @@ TEST_F(MixtureRun, EachPartHasAnEvaluationLossOfItsOwn) {
       0.5 * losses.at(first_).get<double>());
 }
 
-TEST_F(MixtureRun, WhatCannotBeIsNamed) {
+TEST_F(MixtureRun, NamesInvalidWeightTables) {
   EXPECT_THAT(
       train(
           "order",

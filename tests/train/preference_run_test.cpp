@@ -369,7 +369,7 @@ TEST_F(PreferenceRun, EvaluateSaysHowOftenTheChosenAnswerIsTheLikelierOne) {
   EXPECT_NEAR(of_pairs.at("accuracy").get<double>(), right / 24.0, 1e-9);
 }
 
-TEST_F(PreferenceRun, WhatCannotBeIsNamed) {
+TEST_F(PreferenceRun, NamesOptionsThatDoNotGoWithPairs) {
   EXPECT_THAT(
       complaint(
           {"training.micro_batch_size=3",

@@ -68,7 +68,7 @@ TEST(RateTuner, ASharedExpertStaysSoManyExpertsWide) {
   EXPECT_EQ(half.experts->shared_width, 32);
 }
 
-TEST(RateTuner, WhatCannotBeAnotherWidthIsNamed) {
+TEST(RateTuner, RefusesModelsThatCannotHaveAnotherWidth) {
   TrainConfig config = tuned_config();
   try {
     with_width(config, 100);

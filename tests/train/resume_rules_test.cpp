@@ -95,7 +95,7 @@ TEST(ResumeRules, MagnitudesDoNotComeLater) {
       IsEmpty());
 }
 
-TEST(ResumeRules, WhatTheRunMeansIsRefused) {
+TEST(ResumeRules, RefusesChangesOfTheRunsMeaning) {
   EXPECT_THAT(
       changes_of(with("/training/seed", 7)).refused,
       ElementsAre("training.seed: 42 when saved, 7 now"));
@@ -141,7 +141,7 @@ TEST(ResumeRules, ButNotWhereItIsAllowedByName) {
       1U);
 }
 
-TEST(ResumeRules, WhatChangesItsCourseIsListed) {
+TEST(ResumeRules, ListsChangesOfTheRunsCourse) {
   EXPECT_THAT(
       changes_of(with("/training/learning_rate", 0.01)).course,
       ElementsAre("training.learning_rate: 0.001 when saved, 0.01 now"));
@@ -209,7 +209,7 @@ TEST(ResumeRules, TheSameNameWithOtherContentsIsAnotherDataset) {
       ElementsAre("model.config hidden_size: 32 when saved, 64 now"));
 }
 
-TEST(ResumeRules, WhatOtherModelsSaidOfTheDatasetIsComparedWhereItWasSaved) {
+TEST(ResumeRules, OtherModelsOutputsAreComparedWhereTheyWereSaved) {
   const json model = {{"hidden_size", 32}};
   const auto refused = [&](const json& saved, const json& now) {
     return compare_runs(
@@ -278,7 +278,7 @@ TEST(ResumeRules, AMixtureMayChangeFromTheCheckpointOn) {
   EXPECT_FALSE(is_kept(mixture(falls, 1), batch, 50));
 }
 
-TEST(ResumeRules, WhatAnOldCheckpointDoesNotSayIsPassedOver) {
+TEST(ResumeRules, KeysThatAnOldCheckpointLacksArePassedOver) {
   json old = config();
   old["dataset"].erase("shuffle");
   const ResumeChanges changes = compare_runs(

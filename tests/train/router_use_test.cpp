@@ -149,7 +149,7 @@ INSTANTIATE_TEST_SUITE_P(
              "training.gradient_accumulation_steps=4"}}),
     [](const auto& each) { return each.param.name; });
 
-TEST_F(RouterUseRun, WhatExpertsHaveNoRoomForIsCountedAlikeInEveryLayout) {
+TEST_F(RouterUseRun, DroppedChoicesAreEqualInEveryLayout) {
   const std::string factor = "training.expert_capacity_factor=1";
   const auto one = experts_of(1, {factor}, kSequences);
   const auto cp = experts_of(

@@ -147,7 +147,7 @@ TEST_F(TextData, ContinuesInAnotherLayoutAsThePreparedDatasetDoes) {
   EXPECT_EQ(losses, losses_after("moved_prepared", {}));
 }
 
-TEST_F(TextData, WhatCannotBeIsNamed) {
+TEST_F(TextData, NamesWrongTextOptions) {
   EXPECT_THAT(
       train("absent", {"dataset.text=/no/such/text"}).err,
       AllOf(HasSubstr("/dataset/text names"), HasSubstr("/no/such/text")));

@@ -274,7 +274,7 @@ TEST(MixedPrecision, GradientsAreSentInTheDtypeOfTheOption) {
   }
 }
 
-TEST(MixedPrecision, WhatIsKeptAndBatchNormsComputeInFloat32) {
+TEST(MixedPrecision, KeptParametersAndBatchNormsComputeInFloat32) {
   torch::nn::Sequential net(
       torch::nn::Linear(4, 6),
       torch::nn::BatchNorm1d(6),
@@ -493,7 +493,7 @@ TEST(MixedPrecision, HalfCopiesAndFrozenParametersToo) {
   EXPECT_EQ(model->wide.grad().scalar_type(), torch::kDouble);
 }
 
-TEST(MixedPrecision, WhatCannotBeHonouredIsRefused) {
+TEST(MixedPrecision, RefusesOptionsThatCannotBeHonoured) {
   const auto error_of = [](const MixedPrecision& precision, BucketHook hook) {
     return precision_error([&] {
       GradSyncOptions options;
