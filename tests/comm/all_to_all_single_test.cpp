@@ -186,7 +186,7 @@ TEST(AllToAllSingle, WithoutTheCheckMessagesOfOtherSizesAreNotTaken) {
         EXPECT_THROW(work->wait(), CommError);
         EXPECT_EQ(received.sum().item<float>(), 0);
       },
-      {.check_collectives = false});
+      {.check_collectives = false, .timeout = std::chrono::seconds(2)});
 }
 
 }  // namespace
