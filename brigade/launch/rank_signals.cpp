@@ -56,8 +56,12 @@ RankSignals::RankSignals() {
 }
 
 RankSignals::~RankSignals() {
-  for (const auto& [number, action] : before_)
-    ::sigaction(number, &action, nullptr);
+  for (const auto& [number, action] : before_) {
+    // A recording that is asked for from here on comes too late, and must not
+    // end a rank that is about to say why it failed.
+    if (number != SIGQUIT)
+      ::sigaction(number, &action, nullptr);
+  }
   handlers_are_set = false;
 }
 

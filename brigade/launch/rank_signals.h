@@ -15,7 +15,7 @@
 namespace brigade {
 
 // One at a time in a process. A signal that was ignored before (nohup) stays
-// ignored; the destructor puts all back.
+// ignored; the destructor puts all back but QUIT, which does nothing any more.
 class RankSignals {
  public:
   RankSignals();
