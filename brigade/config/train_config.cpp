@@ -147,7 +147,8 @@ void check_lr_shape(const LrScheduleOptions& lr, Problems& problems) {
           lr.warmup_fraction,
           lr.decay_fraction));
   }
-  if (lr.decay == LrDecay::kConstant)
+  if (lr.decay == LrDecay::kConstant && lr.minimum <= lr.peak &&
+      are_sound(problems, {"/training/learning_rate"}))
     refuse("min_learning_rate", lr.minimum, "which does not fall");
   if (lr.decay != LrDecay::kTable)
     return;
