@@ -93,12 +93,15 @@ class Handover {
 
   const std::vector<Param>& params() const { return parts_.params; }
   ParamMemory& memory() const { return parts_.memory; }
+  // The parameter's .grad, by its place in params().
   torch::Tensor& grad_of(int param) const {
     return params()[static_cast<size_t>(param)].tensor.mutable_grad();
   }
+  // Its part of flat memory.
   torch::Tensor& main_grad_of(int param) const {
     return memory().main_grad(param);
   }
+  // See HandoverParts.
   double mean_scale_of(int param) const { return parts_.mean_scale_of(param); }
 
  private:

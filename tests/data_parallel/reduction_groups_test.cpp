@@ -9,8 +9,8 @@
 #include <string>
 
 #include "brigade/base/error.h"
-#include "brigade/data_parallel/bucket_hook.h"
 #include "brigade/comm/gloo/gloo_communicator.h"
+#include "brigade/data_parallel/bucket_hook.h"
 #include "brigade/data_parallel/bucketed_grad_sync.h"
 #include "brigade/data_parallel/clip_grad.h"
 #include "brigade/data_parallel/owned_parameters.h"
