@@ -56,7 +56,9 @@ begin=$SECONDS
 if [ ! -f "$out.idx" ]; then
   echo "== 1 of 4: a tokenizer of 2048 pieces from the text, and its tokens"
   mkdir -p "$(dirname "$out")"
-  "$brigade" prepare --input "$text" --train-tokenizer 2048 --out "$out"
+  # What an interrupted one left is no dataset.
+  "$brigade" prepare --input "$text" --train-tokenizer 2048 --out "$out" \
+    --overwrite
 fi
 echo "== 2 of 4: train on two processes (examples/quickstart.json)"
 "$brigade" train --config examples/quickstart.json --nproc 2 --overwrite \
