@@ -33,7 +33,7 @@ void BackgroundSave::start_without_copy(
     SaveRanks ranks) {
   BRIGADE_ASSERT(is_idle(), "a save is under way");
   ranks.cancelled = &cancelled_;
-  outcome_ = {directory, "", 0};
+  outcome_ = {.directory = directory};
   is_done_ = false;
   const auto begin = std::chrono::steady_clock::now();
   const torch::Device device = checkpoint.weights.empty()
@@ -48,7 +48,8 @@ void BackgroundSave::start_without_copy(
     try {
       use_device(device);
       written.wait();
-      save_checkpoint(outcome_.directory, std::move(checkpoint), ranks);
+      outcome_.said =
+          save_checkpoint(outcome_.directory, std::move(checkpoint), ranks);
     } catch (const std::exception& error) {
       outcome_.failure = error.what();
     }

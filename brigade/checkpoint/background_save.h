@@ -21,6 +21,7 @@ namespace brigade {
 struct SaveOutcome {
   std::filesystem::path directory;
   std::string failure;  // "": saved
+  std::string said;     // by CheckpointToSave::after_commit
   double seconds = 0;   // from start() to the end
 };
 

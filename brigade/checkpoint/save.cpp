@@ -120,6 +120,7 @@ struct SaveFailure {
 };
 
 constexpr const char* kFailed = "failed";  // of a note
+constexpr const char* kSaid = "said";      // the same: by after_commit
 
 void throw_if_failed(const json& note) {
   if (note.contains(kFailed))
@@ -136,11 +137,12 @@ class Save {
         checkpoint_(std::move(checkpoint)),
         ranks_(ranks) {}
 
-  void run() {
+  // Returns what after_commit did.
+  std::string run() {
     try {
       begin();
       write_share();
-      end();
+      return end();
     } catch (...) {
       if (leads()) {
         std::error_code ignored;
@@ -191,21 +193,20 @@ class Save {
   }
 
   // Rank 0 waits for all of them and makes the checkpoint visible.
-  void end() {
+  std::string end() {
     json note;
     if (leads()) {
-      note = attempt([&] {
-        commit();
-        return json::object();
-      });
+      note = attempt([&] { return json{{kSaid, commit()}}; });
       leave("end", note);
     } else {
       note = await("end");
     }
     throw_if_failed(note);
+    return note.at(kSaid).get<std::string>();
   }
 
-  void commit() {
+  // Returns what after_commit does.
+  std::string commit() {
     CheckpointManifest& manifest = checkpoint_.manifest;
     // All of them before any failure counts: nobody still writes into DIR.tmp
     // when it is removed.
@@ -222,8 +223,7 @@ class Save {
     write_text_file(temporary_ / kManifestFile, manifest_to_text(manifest));
     sync_directory(temporary_);
     replace_directory(temporary_, directory_);
-    if (checkpoint_.after_commit)
-      checkpoint_.after_commit();
+    return checkpoint_.after_commit ? checkpoint_.after_commit() : "";
   }
 
   std::map<std::string, FileDigest> copy_attachments() const {
@@ -302,12 +302,12 @@ class Save {
 
 }  // namespace
 
-void save_checkpoint(
+std::string save_checkpoint(
     const fs::path& directory,
     CheckpointToSave checkpoint,
     const SaveRanks& ranks) {
   try {
-    Save(directory, std::move(checkpoint), ranks).run();
+    return Save(directory, std::move(checkpoint), ranks).run();
   } catch (const SaveFailure& failure) {
     throw StorageError(failure.text);
   }

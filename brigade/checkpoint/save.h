@@ -26,9 +26,10 @@ struct CheckpointToSave {
   std::vector<State> optimizer;
   // Copied into DIR by rank 0: file -> name in DIR, "tokenizer/tokenizer.json".
   std::map<std::filesystem::path, std::string> attachments;
-  // Called on rank 0 once DIR is there; empty: nothing. What it throws is the
-  // save's failure, although DIR stays.
-  std::function<void()> after_commit;
+  // Called on rank 0 once DIR is there; empty: nothing. Returns what every rank
+  // is to know of it, or "". What it throws is the save's failure, although DIR
+  // stays.
+  std::function<std::string()> after_commit;
 };
 
 // The ranks of a save, as each of them sees it.
@@ -44,10 +45,11 @@ struct SaveRanks {
   const std::atomic<bool>* cancelled = nullptr;
 };
 
-// Every rank calls it; returns once DIR is there. Throws the same StorageError
-// on every rank when one of them could not write; it names that rank. What DIR
-// held before is then unharmed, and DIR.tmp is removed.
-void save_checkpoint(
+// Every rank calls it; returns once DIR is there, what after_commit returned.
+// Throws the same StorageError on every rank when one of them could not write;
+// it names that rank. What DIR held before is then unharmed, and DIR.tmp is
+// removed.
+std::string save_checkpoint(
     const std::filesystem::path& directory,
     CheckpointToSave checkpoint,
     const SaveRanks& ranks);

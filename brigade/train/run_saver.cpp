@@ -63,14 +63,15 @@ void RunSaver::start(const RunPosition& position, Copy copy) {
       checkpoint_of(config_, mesh_, stages_, data_, position, run_, local_);
   const Retention retention{
       config_.checkpoint.keep_last, config_.checkpoint.keep_every};
-  checkpoint.after_commit = [folder, step, retention, kept = not_removed_] {
+  checkpoint.after_commit = [folder, step, retention]() -> std::string {
     note_latest(folder, step);
     // This checkpoint is whole whatever becomes of the older ones.
     try {
       prune_checkpoints(folder, retention, step);
     } catch (const StorageError& error) {
-      *kept = error.what();
+      return error.what();
     }
+    return "";
   };
   SaveRanks ranks;
   ranks.rank = mesh_.rank();
@@ -109,11 +110,11 @@ void RunSaver::take_note(const SaveOutcome& outcome) {
   if (outcome.failure.empty()) {
     saved_step_ = started_step_;
     observer_.on_checkpoint(outcome.directory);
-    if (!not_removed_->empty())
+    if (!outcome.said.empty())
       observer_.on_message(fmt::format(
           "saved {}, but an older checkpoint stays: {}",
           outcome.directory.string(),
-          std::exchange(*not_removed_, "")));
+          outcome.said));
   } else {
     observer_.on_message(fmt::format(
         "could NOT save {}: {}", outcome.directory.string(), outcome.failure));

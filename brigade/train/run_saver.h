@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 
@@ -74,8 +73,6 @@ class RunSaver {
   int64_t started_step_ = -1;  // of the save started last
   int64_t saved_step_ = -1;    // of the checkpoint written last
   std::string last_failure_;   // of the save that ended last; "": none
-  // Why an older checkpoint stays; from the save's thread, read after its end.
-  std::shared_ptr<std::string> not_removed_ = std::make_shared<std::string>();
   int64_t last_start_ns_ = 0;
   double longest_seconds_ = 0;
   std::optional<KillGrace> kill_grace_;  // none: not known, or said

@@ -40,7 +40,10 @@ inline void save_made(
     int64_t step,
     const std::string& run = "this run") {
   CheckpointToSave checkpoint = made_checkpoint(step, run);
-  checkpoint.after_commit = [folder, step] { note_latest(folder, step); };
+  checkpoint.after_commit = [folder, step] {
+    note_latest(folder, step);
+    return std::string();
+  };
   save_checkpoint(
       folder / std::to_string(step), std::move(checkpoint), SaveRanks{});
 }
