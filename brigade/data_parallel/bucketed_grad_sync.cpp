@@ -136,10 +136,6 @@ void BucketedGradSync::enter_step() {
 void BucketedGradSync::leave_step() {
   const torch::NoGradGuard no_grad;
   if (handed_.were_used()) {
-    for (int param = 0; param < static_cast<int>(params().size()); ++param) {
-      if (handed_.is_as_used(param))
-        handover_of(param).note_used(param);
-    }
     if (handed_.end_use())
       memory_->zero_main_grads();
     reset();
@@ -535,6 +531,10 @@ void BucketedGradSync::reset() {
   if (sharded_weights() && phase_ != Phase::kFinished)
     sharded_weights()->abandon();
   progress_.reset();
+  for (int param = 0; param < static_cast<int>(params().size()); ++param) {
+    if (handed_.is_as_used(param))
+      handover_of(param).note_used(param);
+  }
   handed_.forget();
   end_of_backward_.forget();
   phase_ = Phase::kIdle;

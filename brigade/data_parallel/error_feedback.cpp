@@ -6,7 +6,13 @@
 
 namespace brigade {
 
-void refuse_sharding(const BucketView& bucket, const char* hook) {
+void check_can_compress(const BucketView& bucket, const char* hook) {
+  if (!bucket.main_grad.is_cpu())
+    throw ConfigError(fmt::format(
+        "[data_parallel] {} compresses gradients on the CPU, but these are on "
+        "{}; take bf16_hook()",
+        hook,
+        bucket.main_grad.device().str()));
   if (bucket.owned.numel() == bucket.main_grad.numel())
     return;
   throw ConfigError(fmt::format(

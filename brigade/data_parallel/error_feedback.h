@@ -15,8 +15,9 @@
 namespace brigade {
 
 // Throws ConfigError naming the hook where only a part of the bucket's sum is
-// asked for: errors are of whole buckets.
-void refuse_sharding(const BucketView& bucket, const char* hook);
+// asked for, since errors are of whole buckets, or where the bucket is not in
+// the host's memory, in which gradients are compressed.
+void check_can_compress(const BucketView& bucket, const char* hook);
 
 // Where a parameter's gradient begins in its bucket, in elements.
 int64_t offset_in_bucket(const BucketView& bucket, size_t param);

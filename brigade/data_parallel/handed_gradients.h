@@ -68,12 +68,13 @@ class HandedGradients {
   const GradSyncOptions* options_;
   const std::vector<Param>* params_;
   const ParamMemory* memory_;
-  WriteWatch writes_;                // since begin(), to the first step
   std::vector<ShownGradient> used_;  // .grad() when the first step began
   int64_t weights_version_ = 0;      // at begin()
   int64_t gradients_version_ = 0;    // the same; -1: there are none
   int64_t shown_version_ = 0;        // the same, of .grad()
   int64_t stepped_numel_ = 0;        // since begin()
+  // Since begin(), to the first step; goes first, as it writes used_.
+  WriteWatch writes_;
 };
 
 }  // namespace brigade

@@ -22,9 +22,10 @@ struct RoundedBucket : KeptOfBucket {
 
   // After regroup() over other ranks than before; errors are this rank's.
   void sum_over(Communicator& communicator) {
-    if (group == &communicator)
+    if (group == &communicator && ranks == communicator.size())
       return;
     group = &communicator;
+    ranks = communicator.size();
     sum.emplace(WireFormat::kInt8, ranges, communicator);
   }
 
@@ -47,6 +48,7 @@ struct RoundedBucket : KeptOfBucket {
   std::vector<std::string> names;
   std::vector<FlatRange> ranges;  // of the parameters
   Communicator* group = nullptr;
+  int ranks = 0;  // of it: another one may have its address
   std::optional<RoundedSum> sum;
   torch::Tensor errors;  // as main_grad
 };
@@ -56,7 +58,7 @@ class Int8Reduction {
   explicit Int8Reduction(HookMemoryPtr memory) : memory_(std::move(memory)) {}
 
   WorkPtr launch(BucketView& bucket, Communicator& communicator) {
-    refuse_sharding(bucket, "int8_hook()");
+    check_can_compress(bucket, "int8_hook()");
     // Nothing is sent in a group of one, and nothing lost.
     if (communicator.size() == 1 ||
         bucket.main_grad.scalar_type() != torch::kFloat)

@@ -59,10 +59,6 @@ void PerParamGradSync::begin_step() {
 void PerParamGradSync::leave_step() {
   const torch::NoGradGuard no_grad;
   const bool are_used = handed_.were_used();
-  for (int i = 0; are_used && i < static_cast<int>(shown_.size()); ++i) {
-    if (handed_.is_as_used(i))
-      shown_[static_cast<size_t>(i)].note(grad_of(i));
-  }
   if (are_used && handed_.end_use())
     memory_->zero_main_grads();
   if (!are_used) {
@@ -221,6 +217,10 @@ void PerParamGradSync::reduce(int param, bool is_used) {
 }
 
 void PerParamGradSync::reset() {
+  for (int i = 0; i < static_cast<int>(shown_.size()); ++i) {
+    if (handed_.is_as_used(i))
+      shown_[static_cast<size_t>(i)].note(grad_of(i));
+  }
   handed_.forget();
   std::fill(has_gradient_.begin(), has_gradient_.end(), 0);
   is_shown_.assign(is_shown_.size(), false);

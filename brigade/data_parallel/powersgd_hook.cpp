@@ -187,7 +187,7 @@ class PowerSgdReduction {
       : options_(options), memory_(std::move(memory)) {}
 
   WorkPtr launch(BucketView& bucket, Communicator& communicator) {
-    refuse_sharding(bucket, "powersgd_hook()");
+    check_can_compress(bucket, "powersgd_hook()");
     if (communicator.size() == 1 ||
         bucket.main_grad.scalar_type() != torch::kFloat)
       return communicator.all_reduce(bucket.main_grad);

@@ -46,12 +46,12 @@ Sharding sharding_of(const DistributedConfig& distributed) {
 
 namespace {
 
-// Gradients are sums over a rank's tokens: of a mean 1024 times is sent, which
-// overflows where an element of the mean is above 64. 1 for fewer tokens.
+// Gradients are sums over a rank's tokens: 1024 times a mean is sent at most,
+// which overflows where an element of the mean is above 64. 1 for fewer tokens.
 double fp16_divisor(const TrainConfig& config) {
   const auto tokens = static_cast<double>(tokens_per_step(config)) /
                       config.distributed.dims.replicas();
-  return std::max(1.0, std::exp2(std::floor(std::log2(tokens))) / 1024);
+  return std::max(1.0, std::exp2(std::ceil(std::log2(tokens))) / 1024);
 }
 
 }  // namespace

@@ -1040,6 +1040,25 @@ TEST(Hooks, Fp16HalvesTheBytesAndDoesNotOverflowInTheSum) {
   });
 }
 
+// As of a sum over many tokens.
+TEST(Hooks, Fp16DividesBesidesByWhatItIsGiven) {
+  run_ranks(2, [](CommunicatorPtr world) {
+    for (const Sharding sharding : {Sharding::kNone, Sharding::kGradients}) {
+      auto w = leaf(64, 0);
+      GradSyncOptions options;
+      options.hook = sharding == Sharding::kNone
+                         ? fp16_hook(64)
+                         : reduce_scatter_hook(torch::kHalf, 64);
+      options.reduction = Reduction::kSum;
+      options.sharding = sharding;
+      options.handover = GradHandover::kMainGrad;
+      BucketedGradSync sync({{"w", w}}, world, options);
+      (w * 4e6).sum().backward();  // 62500 of it fit into 16 bits
+      EXPECT_EQ(sync.owned_main_grad(0)[0].item<double>(), 8e6);
+    }
+  });
+}
+
 // Divided by the ranks once, whoever does it: as large as PyTorch's.
 TEST(Hooks, Fp16DividesByTheRanksOnce) {
   constexpr double kSmallest = 1.0 / (1 << 24);

@@ -82,6 +82,30 @@ TEST(HookMemory, KeepsWhatNoBucketHasTakenYet) {
   EXPECT_EQ(memory.tensors()[0].name, "errors.w");
 }
 
+// With factors that go on.
+TEST(HookMemory, DropsErrorsAlone) {
+  for (const MakeHook& make : kHooks) {
+    run_ranks(2, [&](const CommunicatorPtr& world) {
+      const auto memory = std::make_shared<HookMemory>();
+      MemoryModel model(world, make, memory);
+      model.run_step(world->rank(), 0);
+      const auto kept = [&](const char* kind) {
+        double sum = 0;
+        for (const State& state : memory->tensors()) {
+          if (state.name.starts_with(kind))
+            sum += state.tensor.abs().sum().item<double>();
+        }
+        return sum;
+      };
+      const double factors = kept("factor.");
+      EXPECT_GT(kept("errors."), 0);
+      memory->drop_errors();
+      EXPECT_EQ(kept("errors."), 0);
+      EXPECT_EQ(kept("factor."), factors);
+    });
+  }
+}
+
 TEST(HookMemory, ForgetsBucketsWhoseHookIsGone) {
   run_ranks(2, [&](const CommunicatorPtr& world) {
     const auto memory = std::make_shared<HookMemory>();
