@@ -50,29 +50,6 @@ FileLock lock_prefix(const fs::path& prefix) {
   return std::move(*lock);
 }
 
-// What an interrupted run left: PREFIX.*.tmp-*. Call under the lock.
-void remove_leftovers(const fs::path& prefix) {
-  const fs::path folder = fs::absolute(prefix).parent_path();
-  const std::string name = prefix.filename().string() + ".";
-  std::vector<fs::path> leftovers;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    const std::string other = entry.path().filename().string();
-    if (!other.starts_with(name))
-      continue;
-    const std::string rest = other.substr(name.size());
-    for (const char* kind :
-         {"bin.tmp-", "idx.tmp-", "mask.tmp-", "json.tmp-", "tokenizer.tmp-"}) {
-      if (rest.starts_with(kind))
-        leftovers.push_back(entry.path());
-    }
-  }
-  for (const fs::path& path : leftovers) {
-    change_storage("remove", path, [&](std::error_code& error) {
-      fs::remove_all(path, error);
-    });
-  }
-}
-
 class Preparation {
  public:
   explicit Preparation(const PrepareOptions& options) : options_(options) {

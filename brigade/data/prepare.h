@@ -6,9 +6,9 @@
 //   PREFIX.tokenizer/        a copy of the tokenizer's files
 // An old PREFIX.reference.json (data/reference_log_probs.h) is removed.
 // The names appear when everything is complete, PREFIX.idx last; a run that
-// was interrupted leaves nothing that opens, and the next one starts over. What
-// it reads, and a PREFIX.json or PREFIX.tokenizer that is not of prepare(), it
-// never replaces.
+// was interrupted leaves nothing that opens, and the next one starts over (with
+// --overwrite, where some names had appeared). What it reads, and a PREFIX.json
+// or PREFIX.tokenizer that is not of prepare(), it never replaces.
 #pragma once
 
 #include <cstdint>

@@ -83,6 +83,26 @@ bool is_tokenizer_folder(const fs::path& folder) {
       });
 }
 
+// What an interrupted run left: PREFIX.*.tmp-*.
+std::vector<fs::path> leftovers_of(const fs::path& prefix) {
+  const fs::path folder = fs::absolute(prefix).parent_path();
+  const std::string name = prefix.filename().string() + ".";
+  std::vector<fs::path> leftovers;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    const std::string other = entry.path().filename().string();
+    if (!other.starts_with(name))
+      continue;
+    const std::string rest = other.substr(name.size());
+    for (const char* kind :
+         {"bin.tmp-", "idx.tmp-", "mask.tmp-", "json.tmp-", "tokenizer.tmp-"}) {
+      if (rest.starts_with(kind))
+        leftovers.push_back(entry.path());
+    }
+  }
+  return leftovers;
+}
+
 }  // namespace
 
 void refuse_sources_in_output(
@@ -90,7 +110,7 @@ void refuse_sources_in_output(
     const std::vector<PrepareSource>& sources) {
   std::vector<const char*> suffixes(kDatasetParts.begin(), kDatasetParts.end());
   suffixes.insert(suffixes.end(), {kInfo, kLock});
-  std::vector<fs::path> outputs;  // that are there
+  std::vector<fs::path> outputs = leftovers_of(prefix);  // that are there
   for (const char* suffix : suffixes) {
     if (has_entry(with_suffix(prefix, suffix)))
       outputs.push_back(with_suffix(prefix, suffix));
@@ -119,6 +139,14 @@ void refuse_sources_in_output(
           input_name(source.path),
           folder.string(),
           prefix.string()));
+  }
+}
+
+void remove_leftovers(const fs::path& prefix) {
+  for (const fs::path& path : leftovers_of(prefix)) {
+    change_storage("remove", path, [&](std::error_code& error) {
+      fs::remove_all(path, error);
+    });
   }
 }
 

@@ -16,14 +16,19 @@ struct PrepareSource {
 };
 
 // Throws ConfigError where one of `sources` is a file that a dataset of
-// `prefix` would replace, or lies in PREFIX.tokenizer, which is replaced whole.
+// `prefix` would replace or remove_leftovers() removes, or lies in
+// PREFIX.tokenizer, which is replaced whole.
 // Files are compared, not names: links lead to the same one.
 void refuse_sources_in_output(
     const std::filesystem::path& prefix,
     const std::vector<PrepareSource>& sources);
 
-// Throws ConfigError for each file of a dataset of `prefix` that is there. What
-// an interrupted run may have left, a PREFIX.json of Brigade alone, is none.
+// Removes what an interrupted run left under names of its own, PREFIX.*.tmp-*.
+// Call it under the lock.
+void remove_leftovers(const std::filesystem::path& prefix);
+
+// Throws ConfigError for each file of a dataset of `prefix` that is there; one
+// interrupted between its names has left some. A PREFIX.json alone is none.
 void refuse_existing_output(const std::filesystem::path& prefix);
 
 // Throws ConfigError where PREFIX.json is no dataset's, PREFIX.tokenizer

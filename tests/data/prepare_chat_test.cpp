@@ -117,6 +117,9 @@ TEST_F(PrepareChatTest, ReadsTheFormsThatPeopleHave) {
       sample(R"({"prompt": "One two", "completion": " three"})"),
       "One two[[ three<|endoftext|>]]");
   EXPECT_THAT(sample(R"({"text": "One two"})"), HasSubstr("[["));
+  // No template reads them.
+  EXPECT_THAT(
+      sample(R"({"text": "One two", "tools": "a hammer"})"), HasSubstr("[["));
   // An end that the text has already is not said twice.
   EXPECT_EQ(
       sample(R"({"prompt": "One two", "completion": " three<|endoftext|>"})"),

@@ -402,7 +402,13 @@ TEST_F(PrepareTest, WhatItReadsIsNeverReplaced) {
     return message_of<ConfigError>([&] { prepare(prepare_options); });
   };
   for (const std::string suffix :
-       {".bin", ".idx", ".json", ".mask", ".reference.json"}) {
+       {".bin",
+        ".idx",
+        ".json",
+        ".mask",
+        ".reference.json",
+        ".bin.tmp-1",  // as what an interrupted run leaves
+        ".json.tmp-1"}) {
     auto itself = options(write("out/x" + suffix, "text"));
     itself.existing = PrepareOptions::Existing::kOverwrite;
     EXPECT_THAT(
@@ -434,6 +440,22 @@ TEST_F(PrepareTest, WhatItReadsIsNeverReplaced) {
         AllOf(HasSubstr("--tokenizer '"), HasSubstr("lies in '")));
   }
   EXPECT_EQ(read_bytes(copy), content);
+}
+
+// Where a link stood, whose target has the tokenizer of before.
+TEST_F(PrepareTest, TheTokenizerIsNamedByItsOwnPlace) {
+  auto again = options(write("a.txt", "ab"));
+  again.existing = PrepareOptions::Existing::kOverwrite;
+  again.tokenizer =
+      BRIGADE_SOURCE_DIR "/tests/tokenizer/goldens/qwen2_like.json";
+  prepare(again);
+  const auto copy = folder_ / "out/x.tokenizer";
+  std::filesystem::rename(copy, folder_ / "store");
+  std::filesystem::create_directory_symlink(folder_ / "store", copy);
+  prepare(again);
+  EXPECT_THAT(
+      read_bytes(folder_ / "out/x.json"),
+      HasSubstr(R"("tokenizer": "x.tokenizer")"));
 }
 
 TEST_F(PrepareTest, OptionsThatDoNotGoTogetherAreAllNamed) {
