@@ -38,16 +38,25 @@ Json read_special_tokens(const fs::path& folder) {
   Json tokens = Json::object();
   if (folder.empty())
     return tokens;
-  for (const char* file :
-       {"special_tokens_map.json", "tokenizer_config.json"}) {
-    if (!fs::is_regular_file(folder / file))
-      continue;
-    const Json json = read_json_file(folder / file);
-    for (const auto& [key, value] : json.items()) {
+  const auto in_file = [&](const char* file) {
+    return fs::is_regular_file(folder / file) ? read_json_file(folder / file)
+                                              : Json(Json::object());
+  };
+  const Json config = in_file("tokenizer_config.json");
+  // As transformers: the map counts only beside a config of before the decoder.
+  const Json map = config.contains("added_tokens_decoder")
+                       ? Json(Json::object())
+                       : in_file("special_tokens_map.json");
+  for (const Json* json : {&map, &config}) {
+    for (const auto& [key, value] : json->items()) {
       const Json text =
           value.is_object() ? value.value("content", Json()) : value;
-      if (key.ends_with("_token") && text.is_string())
+      if (!key.ends_with("_token"))
+        continue;
+      if (text.is_string())
         tokens[key] = text;
+      else if (value.is_null())
+        tokens.erase(key);
     }
   }
   return tokens;

@@ -291,7 +291,8 @@ Conversation read_conversation(
     case ConversationForm::kPreference:
       throw DataError("'chosen' and 'rejected' are two conversations");
   }
-  read_template_inputs(record, result);
+  if (!result.messages.empty())
+    read_template_inputs(record, result);
   return result;
 }
 

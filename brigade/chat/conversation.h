@@ -48,7 +48,7 @@ struct Conversation {
   nlohmann::ordered_json messages = nlohmann::ordered_json::array();
   size_t prompt_messages = 0;    // of kPromptCompletion: those of the prompt
   nlohmann::ordered_json tools;  // null: none
-  // What the template reads, before those given for all conversations.
+  // What the template reads; it wins over what is given for all conversations.
   nlohmann::ordered_json variables = nlohmann::ordered_json::object();
   std::string text;         // without a template
   size_t prompt_bytes = 0;  // of kPromptCompletion: text's first ones

@@ -154,7 +154,9 @@ Value int_filter(const Value& value, const CallArguments& arguments) {
     throw Fault(fmt::format("'{}' is undefined", value.undefined_name()));
   if (value.is_large_integer())
     return value;
-  if (value.is_float() && !std::isfinite(value.number()))
+  if (value.is_float() && std::isnan(value.number()))
+    return otherwise;
+  if (value.is_float() && std::isinf(value.number()))
     throw Fault(fmt::format("{} is no whole number", value.shown()));
   if (value.is_float())
     return whole_part(value.number());

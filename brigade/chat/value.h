@@ -50,8 +50,8 @@ struct Undefined {
   std::string name;  // what was looked for
 };
 struct None {};
-// A whole number beyond 64 bits, as it is written: printed and compared, but
-// not computed with.
+// A whole number beyond 64 bits, as it is written: printed and compared for
+// equality, but not computed with.
 struct LargeInteger {
   std::string digits;
 };

@@ -198,6 +198,17 @@ TEST(ChatTemplate, IsFoundBesideTheTokenizer) {
   write_text_file(
       path("chat_template.jinja"), "{{ eos_token }}|{{ bos_token }}");
   EXPECT_EQ(load().render(Json::array()).text, "<end>|");
+  // Null is none, whatever an older file says, which the decoder replaces.
+  write_text_file(
+      path("special_tokens_map.json"),
+      R"({"bos_token": "<s>", "pad_token": "<pad>"})");
+  EXPECT_EQ(
+      load().special_tokens(),
+      Json({{"pad_token", "<pad>"}, {"eos_token", "<end>"}}));
+  write_text_file(
+      path("tokenizer_config.json"),
+      R"({"added_tokens_decoder": {}, "eos_token": "<end>"})");
+  EXPECT_EQ(load().special_tokens(), Json({{"eos_token", "<end>"}}));
 }
 
 }  // namespace
