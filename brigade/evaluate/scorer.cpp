@@ -171,7 +171,7 @@ int64_t read_rows(
   return predicted;
 }
 
-// What one rank could not read, all say.
+// What the rank of a whole model could not read, all say.
 void throw_if_unread(const std::string& problem, const ProcessMesh& mesh) {
   for (const std::string& text : Agreement(*mesh.world()).texts(problem)) {
     if (!text.empty())
@@ -196,10 +196,12 @@ TokenLoss Scorer::loss(
     auto ids = torch::zeros({count, windows.length}, torch::kLong);
     auto targets = torch::full_like(ids, kNoTarget);
     int64_t predicted = 0;
-    // All ranks of a model read the same windows, and stop at the same one.
     try {
       predicted = read_rows(windows, first, ids, targets);
     } catch (const DataError& error) {
+      // Others of a divided model, whose files may be whole, wait in it.
+      if (mesh_.model()->size() > 1)
+        throw;
       problem = error.what();
       break;
     }
@@ -402,14 +404,20 @@ void Scorer::top_tokens(
   const int64_t at_once = request.rows * mesh_.dp_cp()->size();
   for (int64_t first = 0; first < request.windows; first += at_once) {
     progress(first);
-    const int64_t mine = first + mesh_.dp_cp()->rank() * request.rows;
-    const auto top = top_tokens_of(windows_from(mine), request);
+    // All ranks read all of a round before any computes, so that what cannot be
+    // read ends them all in the same words.
+    std::vector<Windows> round;
     const int64_t end = std::min(request.windows, first + at_once);
     for (int64_t begin = first; begin < end; begin += request.rows)
+      round.push_back(windows_from(begin));
+    const auto mine = static_cast<size_t>(mesh_.dp_cp()->rank());
+    const auto top =
+        top_tokens_of(mine < round.size() ? round[mine] : Windows(), request);
+    for (size_t i = 0; i < round.size(); ++i)
       hand_over(
-          begin == mine ? top : DecoderModel::TopTokens(),
-          windows_from(begin),
-          begin,
+          i == mine ? top : DecoderModel::TopTokens(),
+          round[i],
+          first + static_cast<int64_t>(i) * request.rows,
           request);
   }
   progress(request.windows);
