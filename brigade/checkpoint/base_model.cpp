@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <set>
-
 #include "brigade/base/error.h"
 #include "brigade/files/fingerprint.h"
 #include "brigade/safetensors/folder.h"
@@ -13,15 +11,11 @@ namespace brigade {
 namespace fs = std::filesystem;
 
 std::string fingerprint_of_weights(const fs::path& folder) {
-  std::set<fs::path> files;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
-    if (entry.path().extension() == ".safetensors")
-      files.insert(entry.path());
-  }
+  const SafetensorsFolder weights(folder);
   std::string text;
-  for (const fs::path& file : files)
+  for (const SafetensorsFile& file : weights.files())
     text += fmt::format(
-        "{}{}", text.empty() ? "" : " and ", fingerprint_of_file(file));
+        "{}{}", text.empty() ? "" : " and ", fingerprint_of_file(file.path()));
   return text;
 }
 

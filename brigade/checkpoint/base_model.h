@@ -9,8 +9,8 @@
 
 namespace brigade {
 
-// What tells the weights in a folder from others: the sizes of its safetensors
-// files and digests of their ends. Throws DataError.
+// What tells the weights in a folder from others: the sizes of the safetensors
+// files that they are loaded from, and digests of their ends. Throws DataError.
 std::string fingerprint_of_weights(const std::filesystem::path& folder);
 
 // Throws DataError where the base model of the run in `checkpoint` is missing,

@@ -1,5 +1,4 @@
 #include "brigade/checkpoint/export_model.h"
-#include "brigade/checkpoint/base_model.h"
 
 #include <fmt/format.h>
 

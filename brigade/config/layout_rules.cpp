@@ -220,11 +220,12 @@ void check_model(
         "{} layers",
         distributed.rounds.fragments,
         decoder.num_hidden_layers));
-  // A rank sees its own part of the positions alone.
-  if (decoder.rope_scaling &&
+  const bool goes_beyond =
+      decoder.rope_scaling &&
       decoder.rope_scaling->type == RopeType::kDynamic &&
-      distributed.dims.cp > 1 &&
-      config.training.seq_length > decoder.max_position_embeddings)
+      config.training.seq_length > decoder.max_position_embeddings;
+  // A rank sees its own part of the positions alone.
+  if (goes_beyond && distributed.dims.cp > 1)
     problems.push_back(fmt::format(
         "[config] /distributed/cp_size = {}: rope_scaling \"dynamic\" depends "
         "on how far a sequence goes beyond max_position_embeddings {}, which a "
@@ -235,15 +236,11 @@ void check_model(
         decoder.max_position_embeddings));
   // Answers are padded to seq_length here, and as long as they are to the
   // reference model.
-  if (decoder.rope_scaling &&
-      decoder.rope_scaling->type == RopeType::kDynamic &&
-      config.training.loss.is_of_pairs() &&
-      config.training.seq_length > decoder.max_position_embeddings)
+  if (goes_beyond && config.training.loss.is_of_pairs())
     problems.push_back(fmt::format(
         "[config] /training/loss = \"{}\": rope_scaling \"dynamic\" depends on "
         "how far a sequence goes beyond max_position_embeddings {}, and "
-        "answers "
-        "are padded to seq_length; set seq_length to at most {}",
+        "answers are padded to seq_length; set seq_length to at most {}",
         to_string(config.training.loss.kind),
         decoder.max_position_embeddings,
         decoder.max_position_embeddings));

@@ -195,7 +195,8 @@ void read_heads(const Reader& reader, DecoderConfig& config) {
            "num_key_value_heads",
            "head_dim"}))
     return;
-  if (!kv_heads)
+  // To transformers null means as many as heads.
+  if (!kv_heads && !reader.holds_null("num_key_value_heads"))
     check_ambiguous_default(
         reader,
         "num_key_value_heads",

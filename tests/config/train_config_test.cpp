@@ -673,6 +673,28 @@ TEST(TrainConfig, AWireWithErrorFeedbackReducesWholeGradients) {
             "\" with /distributed/zero_stage = 1")));
 }
 
+// Frequencies then depend on the length of a sequence, which a part of it, and
+// an answer that is padded, do not have.
+TEST(TrainConfig, DynamicRotaryFrequenciesNeedWholeSequences) {
+  const std::string dynamic =
+      R"(model.config.rope_scaling={"rope_type":"dynamic","factor":2})";
+  const auto refuses = [&](const std::string& seq_length,
+                           const std::string& key,
+                           int ranks) {
+    const auto found =
+        problems_of({dynamic, "training.seq_length=" + seq_length, key}, ranks);
+    return std::any_of(found.begin(), found.end(), [](const auto& text) {
+      return text.find("rope_scaling \"dynamic\" depends") != std::string::npos;
+    });
+  };
+  for (const auto& [key, ranks] :
+       {std::pair("distributed.cp_size=2", 2),
+        std::pair("training.loss=dpo", 1)}) {
+    EXPECT_FALSE(refuses("128", key, ranks)) << key;
+    EXPECT_TRUE(refuses("192", key, ranks)) << key;
+  }
+}
+
 TEST(TrainConfig, WiresThatAreRoundedOnTheHostAreRefusedOnGpus) {
   const auto problem = [](const std::vector<std::string>& overrides) {
     LoadOptions options{

@@ -17,9 +17,11 @@ namespace {
 
 using nlohmann::json;
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 // config.json of HuggingFaceTB/SmolLM-135M, keys that matter.
@@ -439,6 +441,15 @@ TEST(DecoderConfig, AbsentKeysMeanWhatTransformersTakes) {
                  each.find(expected) != std::string::npos;
         });
     EXPECT_EQ(is_named, absent.kv_heads != 0);
+    // Null is as many as heads to transformers too.
+    config["num_key_value_heads"] = nullptr;
+    problems.clear();
+    EXPECT_EQ(
+        parse_decoder_config(config, "", problems).num_key_value_heads, 2);
+    EXPECT_THAT(
+        problems,
+        Not(Contains(
+            AllOf(HasSubstr("num_key_value_heads"), HasSubstr("is missing")))));
   }
 }
 
