@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """scripts/check_space.sh refuses what the disk cannot hold, and nothing else."""
+import os
 import pathlib
 import shutil
 import subprocess
@@ -38,7 +39,7 @@ class CheckSpace(unittest.TestCase):
     def test_a_link_to_another_disk_is_followed(self):
         other = pathlib.Path(self.folder.name) / "disk"
         (other / "release").mkdir(parents=True)
-        (other / "release" / "whole").write_bytes(bytes(5 << 19))
+        (other / "release" / "whole").write_bytes(os.urandom(5 << 19))
         self.build.symlink_to(other)
         self.build = self.build / "release"
         result = self.check(2 * (shutil.disk_usage(other).total >> 20))

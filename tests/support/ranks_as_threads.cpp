@@ -163,9 +163,13 @@ void run_ranks(
   if (other_runner.run)
     return other_runner.run(size, body, options);
   run_ranks_with_store(size, [&](int rank, const StorePtr& store) {
-    body(join_patiently(store, rank, size, [&](const StorePtr& place) {
+    const auto make = [&](const StorePtr& place) {
       return make_world(place, rank, size, options);
-    }));
+    };
+    // Without a timeout what goes wrong is no matter of patience.
+    body(
+        options.timeout < kNever ? join_patiently(store, rank, size, make)
+                                 : make(store));
   });
 }
 
