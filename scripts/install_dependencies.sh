@@ -11,7 +11,8 @@
 #     slurm  what scripts/slurm_cluster.sh needs
 #     docs   what scripts/make_docs.py needs
 #     deb    what CPack needs for Debian packages
-#     package  what scripts/build_wheel.sh and build_portable.sh need beyond build
+#     package  what build_wheel.sh, build_portable.sh, test_wheel.sh and build_cuda.sh
+#            need beyond build
 #     arm    what scripts/test_on_arm.sh needs beyond what it unpacks
 set -euo pipefail
 

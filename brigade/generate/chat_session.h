@@ -80,7 +80,8 @@ class ChatSession {
 
   // Message and answer, also one that was stopped, become part of the
   // conversation. Throws DataError, and leaves the conversation as it was, for
-  // a message that the template refuses or that is too long for the model.
+  // a message that the template refuses or that is too long for the model;
+  // NumericError for logits that are not finite.
   ChatAnswer answer(
       const std::string& message,
       const WritePiece& write,

@@ -45,8 +45,9 @@ using WriteText = std::function<void(size_t prompt, std::string_view piece)>;
 // batch need not be of one length: the batch begins with as many tokens as its
 // shortest prompt has, and longer ones go on with their own. Throws DataError
 // for a checkpoint or tokenizer that does not fit, ConfigError for values out
-// of range. `on_verify` is called while this rank's share of a checkpoint is
-// verified, before anything is written.
+// of range, NumericError for logits that are not finite. `on_verify` is called
+// while this rank's share of a checkpoint is verified, before anything is
+// written.
 GenerateResult generate_text(
     const GenerateOptions& options,
     const TrainConfig& config,

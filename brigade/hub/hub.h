@@ -33,7 +33,8 @@ struct HubOptions {
   std::string endpoint = "https://huggingface.co";  // HF_ENDPOINT
   std::string token;                                // HF_TOKEN; "": none
   std::string revision = "main";                    // branch, tag or commit
-  enum class Network { kAllowed, kOffline };        // HF_HUB_OFFLINE
+  // HF_HUB_OFFLINE, TRANSFORMERS_OFFLINE.
+  enum class Network { kAllowed, kOffline };
   Network network = Network::kAllowed;
   int attempts = 5;  // of a transfer that brings nothing new
   std::chrono::milliseconds retry_delay{1000};

@@ -250,7 +250,7 @@ class Supervisor {
   }
 
   // Reads one buffer while there is room for it; -1 takes the input's place at
-  // its end. False: there is no more now.
+  // its end. False: no more can be read now.
   bool read_some(size_t index) {
     if (inputs_[index] < 0 || merger_.is_full())
       return false;

@@ -21,8 +21,8 @@ namespace brigade {
 // in either case, as Hugging Face does.
 enum class SpecialTokens { kNone, kTemplate };
 
-// A place at which an added token stands. The text in front of it, encoded
-// alone, gives the tokens before it, and the rest the others.
+// A place at which an added token stands. The text from there on, encoded
+// alone, gives this token and those behind it.
 struct AddedTokenPlace {
   size_t begin = 0;  // bytes of the text
   size_t end = 0;    // with the white space that it takes along
