@@ -276,7 +276,8 @@ TEST_F(PrepareChatTest, ErrorsNameTheirLine) {
       complaint(R"({"messages": [], "tools": "[-1e999]"})"),
       HasSubstr("'messages' is not a list of messages"));
   EXPECT_THAT(
-      complaint(R"({"text": "a", "tools": "[-1e999]"})"),
+      complaint(R"({"messages": [{"role": "user", "content": "x"}],)"
+                R"("tools": "[-1e999]"})"),
       HasSubstr("at line 2: the number -1e999 is beyond"));
   EXPECT_THAT(complaint("{\"a\": 1}"), HasSubstr("is no conversation"));
   EXPECT_THAT(
