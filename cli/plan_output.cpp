@@ -75,6 +75,19 @@ Json to_json(const planner::StepEstimate& plan) {
          {"reserved", rank.reserved},
          {"total", rank.total()}});
   const planner::PassTime& work = plan.parts.computation;
+  Json seconds = {
+      {"products", work.products},
+      {"attention", work.attention},
+      {"elementwise", work.elementwise},
+      {"recomputation", work.recompute},
+      {"dp", plan.exposed_dp()},
+      {"bubble", plan.parts.bubble},
+      {"optimizer", plan.parts.optimizer},
+      {"slowest_device", plan.parts.slowest}};
+  for (const planner::PassPart& part : planner::kPassParts) {
+    if (part.is_layer_traffic)
+      seconds[part.name] = work.*part.seconds;
+  }
   return {
       {"layout", to_string(plan.layout)},
       {"missing_in_train", planner::missing_in_train(plan.layout)},
@@ -82,18 +95,7 @@ Json to_json(const planner::StepEstimate& plan) {
       {"tokens_per_s_per_device", plan.tokens_per_s_per_device},
       {"mfu", plan.mfu},
       {"bubble", plan.bubble},
-      {"seconds",
-       {{"products", work.products},
-        {"attention", work.attention},
-        {"elementwise", work.elementwise},
-        {"recomputation", work.recompute},
-        {"tp", work.tp},
-        {"cp", work.cp},
-        {"ep", work.ep},
-        {"dp", plan.exposed_dp()},
-        {"bubble", plan.parts.bubble},
-        {"optimizer", plan.parts.optimizer},
-        {"slowest_device", plan.parts.slowest}}},
+      {"seconds", seconds},
       {"memory_bytes_by_pp_rank", memory}};
 }
 

@@ -168,7 +168,7 @@ void ProcessMesh::divide_replicas(int groups) {
   const int replicas_of_group = dims_.replicas() / groups;
   const std::vector<int> own = dims_.members(
       [&](const Coordinate& at) {
-        return std::vector<int>{at.pp, at.tp, at.dp / dp_of_group};
+        return at.part_colour({at.dp / dp_of_group});
       },
       rank_);
   // A group inside one host has nothing to gain, whatever was asked for.
@@ -181,15 +181,14 @@ void ProcessMesh::divide_replicas(int groups) {
       dims_.ep == 1
           ? replicas_
           : split("group's expert_replicas", [&](const Coordinate& at) {
-              return std::vector<int>{
-                  at.pp, at.tp, dims_.expert_rank(at), at.dp / dp_of_group};
+              return at.part_colour(
+                  {dims_.expert_rank(at), at.dp / dp_of_group});
             });
   const std::vector<int> firsts = dims_.members(
       [&](const Coordinate& at) {
         const int replica = dims_.replica(at) % replicas_of_group;
         const bool is_first = replica < dims_.ep;
-        return std::vector<int>{
-            at.pp, at.tp, is_first ? -1 - replica : dims_.rank(at)};
+        return at.part_colour({is_first ? -1 - replica : dims_.rank(at)});
       },
       rank_);
   between_groups_ = make_group("between_groups", firsts);

@@ -150,7 +150,7 @@ class Scorer {
   }
   // One rank of each replica counts.
   bool counts() const {
-    return mesh_.coordinate().tp == 0 && model_->part().is_last;
+    return mesh_.coordinate().leads_stage() && model_->part().is_last;
   }
 
   const ProcessMesh& mesh_;

@@ -434,14 +434,14 @@ double exposed_beside(
 }
 
 PassTime& PassTime::operator+=(const PassTime& other) {
-  for (double PassTime::*part : kParts)
-    this->*part += other.*part;
+  for (const PassPart& part : kPassParts)
+    this->*part.seconds += other.*part.seconds;
   return *this;
 }
 
 PassTime operator*(double factor, PassTime time) {
-  for (double PassTime::*part : PassTime::kParts)
-    time.*part *= factor;
+  for (const PassPart& part : kPassParts)
+    time.*part.seconds *= factor;
   return time;
 }
 

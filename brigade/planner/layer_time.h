@@ -28,23 +28,38 @@ struct PassTime {
   double computation() const {
     return products + attention + elementwise + recompute + host;
   }
-  double total() const { return computation() + data + tp + cp + ep + pp + dp; }
+  double total() const;
   PassTime& operator+=(const PassTime& other);
-
-  static const std::array<double PassTime::*, 11> kParts;
 };
-inline constexpr std::array<double PassTime::*, 11> PassTime::kParts = {
-    &PassTime::products,
-    &PassTime::attention,
-    &PassTime::elementwise,
-    &PassTime::recompute,
-    &PassTime::host,
-    &PassTime::data,
-    &PassTime::tp,
-    &PassTime::cp,
-    &PassTime::ep,
-    &PassTime::pp,
-    &PassTime::dp};
+
+// A part of PassTime, for whoever lists or adds up all of them.
+struct PassPart {
+  double PassTime::*seconds;
+  const char* name;   // "tp"
+  const char* title;  // "tp, exposed"
+  // Whether it is exposed communication inside layers.
+  bool is_layer_traffic = false;
+};
+inline constexpr auto kPassParts = std::to_array<PassPart>({
+    {&PassTime::products, "products", "matrix products"},
+    {&PassTime::attention, "attention", "attention"},
+    {&PassTime::elementwise, "elementwise", "elementwise ops"},
+    {&PassTime::recompute, "recomputation", "recomputation"},
+    {&PassTime::host, "host", "host, launching one kernel after another"},
+    {&PassTime::data, "data", "data, to the device"},
+    {&PassTime::tp, "tp", "tp, exposed", true},
+    {&PassTime::cp, "cp", "cp, exposed", true},
+    {&PassTime::ep, "ep", "ep, exposed", true},
+    {&PassTime::pp, "pp", "pp, blocking transfers"},
+    {&PassTime::dp, "zero", "dp of each micro-batch (zero 2, 3), exposed"},
+});
+
+inline double PassTime::total() const {
+  double sum = 0;
+  for (const PassPart& part : kPassParts)
+    sum += this->*part.seconds;
+  return sum;
+}
 PassTime operator*(double factor, PassTime time);
 PassTime operator+(PassTime a, const PassTime& b);
 

@@ -201,7 +201,7 @@ void validate_layout(
     return;
   }
   check_pipeline(layout, shape, micro_batches(layout, batch), problems);
-  if (layout.zero_stage > 0 && layout.dims.dp * layout.dims.cp == 1)
+  if (layout.zero_stage > 0 && layout.dims.replicas() == 1)
     problems.push_back(fmt::format(
         "[planner] zero stage {} shards over dp x cp, which is 1",
         layout.zero_stage));

@@ -226,7 +226,7 @@ std::vector<MemoryParts> estimate_memory(
     const std::vector<LayerRange>& cut) {
   const int pp = layout.dims.pp;
   const int64_t m = micro_batches(layout, training.batch);
-  const int all = layout.dims.dp * layout.dims.cp;
+  const int all = layout.dims.replicas();
   const int owners = training.program->zero_ranks;
   const int with_same_experts = all / layout.dims.ep;
   const auto sharded = [&](int from_stage, double bytes, double of_experts) {

@@ -50,17 +50,10 @@ double Program::gather_seconds(
 }
 
 int Program::stride(const ParallelDims& dims, Axis axis) const {
-  switch (axis) {
-    case Axis::kTp:
-      return 1;
-    case Axis::kCp:
-      return dims.tp;
-    case Axis::kPp:
-      return dims.tp * dims.cp;
-    case Axis::kDp:
-      return dims.tp * dims.cp * dims.pp;
-  }
-  return 1;
+  int stride = 1;
+  for (auto faster = kAxes.rbegin(); *faster != axis; ++faster)
+    stride *= dims[*faster];
+  return stride;
 }
 
 AttentionTime flash_attention(
@@ -86,21 +79,26 @@ GroupPlace Training::place(const ParallelDims& dims, Axis axis) const {
 }
 
 GroupPlace Training::place_dp_cp(const ParallelDims& dims) const {
-  return {
-      dims.dp * dims.cp,
-      place(dims, Axis::kCp).ranks_per_node *
-          place(dims, Axis::kDp).ranks_per_node};
+  GroupPlace all;
+  for (const Axis axis : kReplicaAxes) {
+    const GroupPlace along = place(dims, axis);
+    all.ranks *= along.ranks;
+    all.ranks_per_node *= along.ranks_per_node;
+  }
+  return all;
 }
 
 GroupPlace
 Training::place_replicas(const ParallelDims& dims, int apart, int count) const {
-  const int dp_stride = program->stride(dims, Axis::kDp);
-  const int cp_stride = program->stride(dims, Axis::kCp);
   int on_first_node = 0;
   for (int i = 0; i < count; ++i) {
-    const int replica = i * apart;
-    const int64_t rank = int64_t{replica / dims.cp} * dp_stride +
-                         int64_t{replica % dims.cp} * cp_stride;
+    int replica = i * apart;
+    int64_t rank = 0;
+    for (auto axis = kReplicaAxes.rbegin(); axis != kReplicaAxes.rend();
+         ++axis) {
+      rank += int64_t{replica % dims[*axis]} * program->stride(dims, *axis);
+      replica /= dims[*axis];
+    }
     on_first_node += rank < machine.devices_per_node ? 1 : 0;
   }
   return {count, std::max(1, on_first_node)};

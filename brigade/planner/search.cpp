@@ -37,27 +37,40 @@ class Enumeration {
       Visit visit)
       : training_(training), options_(options), visit_(std::move(visit)) {}
 
-  void run() {
-    const ModelShape& shape = training_.shape;
-    const int devices = options_.devices;
-    const int most_tp =
-        std::min(capped(shape.heads), training_.machine.devices_per_node);
-    for (int tp : divisors_of(devices, most_tp)) {
-      layout_.dims.tp = tp;
-      for (int pp : divisors_of(devices / tp, shape.layers + 2)) {
-        layout_.dims.pp = pp;
-        const int most_cp = capped(training_.batch.sequence_tokens / 2);
-        for (int cp : divisors_of(devices / tp / pp, most_cp)) {
-          layout_.dims.cp = cp;
-          layout_.dims.dp = devices / tp / pp / cp;
-          if (training_.batch.sequences % layout_.dims.dp == 0)
-            expert_parallel();
-        }
-      }
+  void run() { sizes_from(kNamedAxes.begin() + 1, options_.devices); }
+
+ private:
+  // Every size of this axis and the ones behind it in kNamedAxes; data parallel
+  // takes the devices which they leave.
+  void sizes_from(decltype(kNamedAxes)::const_iterator axis, int devices) {
+    if (axis == kNamedAxes.end()) {
+      layout_.dims.dp = devices;
+      if (training_.batch.sequences % devices == 0)
+        expert_parallel();
+      return;
+    }
+    for (const int size : divisors_of(devices, most(*axis))) {
+      layout_.dims[*axis] = size;
+      sizes_from(axis + 1, devices / size);
     }
   }
 
- private:
+  // The largest size of an axis that is worth a try.
+  int most(Axis axis) const {
+    switch (axis) {
+      case Axis::kTp:
+        return std::min(
+            capped(training_.shape.heads), training_.machine.devices_per_node);
+      case Axis::kPp:
+        return training_.shape.layers + 2;
+      case Axis::kCp:
+        return capped(training_.batch.sequence_tokens / 2);
+      case Axis::kDp:
+        break;
+    }
+    return options_.devices;
+  }
+
   void expert_parallel() {
     const auto& experts = training_.shape.experts;
     const int most = experts ? capped(experts->num_experts) : 1;
@@ -120,7 +133,7 @@ class Enumeration {
     if (!problems.empty())
       return;
     for (int zero : options_.zero_stages) {
-      const bool shards = layout_.dims.dp * layout_.dims.cp > 1;
+      const bool shards = layout_.dims.replicas() > 1;
       if (zero > 0 && (!shards || (zero > 2 && layout_.dims.pp > 1)))
         continue;
       layout_.zero_stage = zero;
@@ -139,24 +152,18 @@ class Enumeration {
 
 using NamedPart = std::pair<const char*, double>;
 
-std::array<NamedPart, 15> parts_of(const StepEstimate& estimate) {
+std::vector<NamedPart> parts_of(const StepEstimate& estimate) {
   const StepParts& parts = estimate.parts;
-  return {
-      {{"products", parts.computation.products},
-       {"attention", parts.computation.attention},
-       {"elementwise", parts.computation.elementwise},
-       {"recomputation", parts.computation.recompute},
-       {"host", parts.computation.host},
-       {"data", parts.computation.data},
-       {"tp", parts.computation.tp},
-       {"cp", parts.computation.cp},
-       {"ep", parts.computation.ep},
-       {"pp", parts.computation.pp},
-       {"zero", parts.computation.dp},
-       {"bubble", parts.bubble},
+  std::vector<NamedPart> all;
+  for (const PassPart& part : kPassParts)
+    all.emplace_back(part.name, parts.computation.*part.seconds);
+  all.insert(
+      all.end(),
+      {{"bubble", parts.bubble},
        {"reduction", parts.reduction},
        {"optimizer", parts.optimizer},
-       {"slowest device", parts.slowest}}};
+       {"slowest device", parts.slowest}});
+  return all;
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ namespace {
 constexpr double kWidth = 720;  // of a bar or timeline, in the page's units
 
 struct Segment {
-  const char* name;
+  std::string name;
   double value;
 };
 
@@ -72,6 +72,22 @@ std::vector<Segment> memory_segments(const MemoryParts& memory) {
       {"reserved", gib(memory.reserved)}};
 }
 
+// "tp, cp and ep", and their seconds together.
+Segment layer_traffic(const PassTime& work) {
+  std::vector<std::string> names;
+  double seconds = 0;
+  for (const PassPart& part : kPassParts) {
+    if (!part.is_layer_traffic)
+      continue;
+    names.emplace_back(part.name);
+    seconds += work.*part.seconds;
+  }
+  const auto last = names.end() - 1;
+  return {
+      fmt::format("{} and {}", fmt::join(names.begin(), last, ", "), *last),
+      seconds};
+}
+
 std::vector<Segment> time_segments(const StepEstimate& plan) {
   const PassTime& work = plan.parts.computation;
   return {
@@ -79,7 +95,7 @@ std::vector<Segment> time_segments(const StepEstimate& plan) {
       {"attention", work.attention},
       {"elementwise", work.elementwise + work.host + work.data},
       {"recomputation", work.recompute},
-      {"tp, cp and ep", work.tp + work.cp + work.ep},
+      layer_traffic(work),
       {"bubble", plan.parts.bubble + work.pp},
       {"dp", work.dp + plan.parts.reduction},
       {"optimizer", plan.parts.optimizer},

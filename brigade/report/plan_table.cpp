@@ -60,23 +60,15 @@ std::string layout_table(
 
 std::string time_table(const StepEstimate& estimate) {
   const StepParts& parts = estimate.parts;
-  const PassTime& work = parts.computation;
-  const std::pair<const char*, double> rows[] = {
-      {"matrix products", work.products},
-      {"attention", work.attention},
-      {"elementwise ops", work.elementwise},
-      {"recomputation", work.recompute},
-      {"host, launching one kernel after another", work.host},
-      {"data, to the device", work.data},
-      {"tp, exposed", work.tp},
-      {"cp, exposed", work.cp},
-      {"ep, exposed", work.ep},
-      {"pp, blocking transfers", work.pp},
-      {"dp of each micro-batch (zero 2, 3), exposed", work.dp},
-      {"pipeline bubble, with transfers", parts.bubble},
-      {"dp of the step, exposed", parts.reduction},
-      {"optimizer", parts.optimizer},
-      {"waiting for the slowest device", parts.slowest}};
+  std::vector<std::pair<const char*, double>> rows;
+  for (const PassPart& part : kPassParts)
+    rows.emplace_back(part.title, parts.computation.*part.seconds);
+  rows.insert(
+      rows.end(),
+      {{"pipeline bubble, with transfers", parts.bubble},
+       {"dp of the step, exposed", parts.reduction},
+       {"optimizer", parts.optimizer},
+       {"waiting for the slowest device", parts.slowest}});
   std::string text;
   for (const auto& [name, seconds] : rows) {
     if (seconds > 0)

@@ -102,6 +102,21 @@ std::vector<int> Coordinate::values() const {
   return values;
 }
 
+std::vector<int> Coordinate::part_colour(
+    std::initializer_list<int> more) const {
+  std::vector<int> colour;
+  for (const Axis axis : kModelAxes)
+    colour.push_back((*this)[axis]);
+  colour.insert(colour.end(), more);
+  return colour;
+}
+
+bool Coordinate::leads_stage() const {
+  return std::all_of(kModelAxes.begin(), kModelAxes.end(), [&](Axis axis) {
+    return axis == Axis::kPp || (*this)[axis] == 0;
+  });
+}
+
 int& ParallelDims::operator[](Axis axis) {
   return this->*row_of(axis).size;
 }
@@ -129,6 +144,13 @@ int ParallelDims::replicas() const {
   for (const Axis axis : kReplicaAxes)
     product *= (*this)[axis];
   return product;
+}
+
+int ParallelDims::replica(const Coordinate& at) const {
+  int index = 0;
+  for (const Axis axis : kReplicaAxes)
+    index = index * (*this)[axis] + at[axis];
+  return index;
 }
 
 ParallelDims ParallelDims::with_rest_for(int world_size) const {
@@ -184,13 +206,13 @@ void ParallelDims::validate(int world_size, std::vector<std::string>& problems)
 
 Colour ParallelDims::expert_parallel() const {
   return [dims = *this](const Coordinate& at) {
-    return std::vector<int>{at.pp, at.tp, dims.replica(at) / dims.ep};
+    return at.part_colour({dims.replica(at) / dims.ep});
   };
 }
 
 Colour ParallelDims::expert_replicas() const {
   return [dims = *this](const Coordinate& at) {
-    return std::vector<int>{at.pp, at.tp, dims.expert_rank(at)};
+    return at.part_colour({dims.expert_rank(at)});
   };
 }
 

@@ -12,14 +12,16 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
 namespace brigade {
 
-// A new axis is a value here, a place in kAxes and kNamedAxes, a member of
-// Coordinate and of ParallelDims, and a row of the table in the source. Config
-// keys, options, reports and files walk these lists.
+// A new axis is a value here, a place in kAxes and kNamedAxes, in kReplicaAxes
+// or kModelAxes, a member of Coordinate and of ParallelDims, and a row of the
+// table in the source. Config keys, options, groups, the planner, reports and
+// files walk these lists.
 enum class Axis { kDp, kTp, kPp, kCp };
 // The axes in the order in which people name them.
 inline constexpr std::array<Axis, 4> kNamedAxes = {
@@ -56,6 +58,11 @@ struct Coordinate {
   int operator[](Axis axis) const;  // the same
   // The positions in the order of the grid.
   std::vector<int> values() const;
+  // The colour of the ranks that hold the same part of the model, with `more`
+  // behind it.
+  std::vector<int> part_colour(std::initializer_list<int> more) const;
+  // Whether it stands for its stage: one rank of those which cut it does.
+  bool leads_stage() const;
   bool operator==(const Coordinate&) const = default;
 };
 
@@ -86,7 +93,7 @@ struct ParallelDims {
   bool operator==(const ParallelDims&) const = default;
 
   // Which of them a rank is, cp fastest.
-  int replica(const Coordinate& at) const { return at.dp * cp + at.cp; }
+  int replica(const Coordinate& at) const;
   // Which of the ep parts of the experts it holds.
   int expert_rank(const Coordinate& at) const { return replica(at) % ep; }
   // Ranks among which one set of all experts is divided.

@@ -65,7 +65,7 @@ RouterUse sum_up_routers(
   // One of the ranks that have the same router says its norm, the others say
   // what is wrong with theirs.
   const Coordinate& here = mesh.coordinate();
-  const bool is_first = here.dp == 0 && here.cp == 0 && here.tp == 0;
+  const bool is_first = here.leads_stage() && mesh.dims().replica(here) == 0;
   for (const auto& [layer, of_layer] : noted) {
     for (size_t i = 0; i < of_layer.chosen.size(); ++i)
       at[layer][static_cast<int64_t>(i)] =

@@ -10,8 +10,6 @@
 namespace brigade {
 namespace {
 
-constexpr const char* kExpertSize = "ep_size";
-
 // Whose errors they are: what each rank sums, and with whom.
 std::vector<std::string> keys_of_errors() {
   std::vector<std::string> keys = {"grad_wire", "powersgd_rank"};
@@ -19,7 +17,7 @@ std::vector<std::string> keys_of_errors() {
     keys.push_back(size_key_of(axis));
   keys.insert(
       keys.end(),
-      {kExpertSize,
+      {"ep_size",
        "pp_engine",
        "pp_virtual_stages",
        "pp_layers",
@@ -39,9 +37,9 @@ std::string difference_of_ranks(
     int64_t step) {
   const auto value = [](const nlohmann::json& config, const std::string& key) {
     const auto group = config.find("distributed");
-    // Checkpoints of before experts were divided do not have it.
+    // Checkpoints of before an axis was there do not have its size.
     const auto absent =
-        key == kExpertSize ? nlohmann::json(1) : nlohmann::json();
+        key.ends_with("_size") ? nlohmann::json(1) : nlohmann::json();
     return group == config.end() ? absent : group->value(key, absent);
   };
   for (const std::string& key : keys_of_errors()) {

@@ -151,6 +151,8 @@ TEST_F(PlanTest, TrainTakesTheLayoutsOfAModelWithExperts) {
   arguments.insert(arguments.end(), {"--json", "--top", "200"});
   ASSERT_EQ(exit_code(start(arguments)), 0) << err();
   const auto layouts = nlohmann::json::parse(out())["layouts"];
+  for (const char* part : {"products", "tp", "cp", "ep", "dp", "optimizer"})
+    EXPECT_TRUE(layouts[0]["seconds"].contains(part)) << part;
   arguments = asked;
   arguments.insert(arguments.end(), {"--config-out", path});
   ASSERT_EQ(exit_code(start(arguments)), 0) << err();

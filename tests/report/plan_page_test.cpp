@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "brigade/report/plan_page.h"
 #include "brigade/report/plan_table.h"
 #include "tests/planner/support.h"
@@ -37,6 +39,24 @@ TEST(PlanTable, MarksWhatTrainDoesNotKnow) {
           HasSubstr("2  dp8-tp1-pp2-cp1-zero1-")));
 }
 
+TEST(PlanTable, HasARowForEachPartThatTakesTime) {
+  StepEstimate estimate;
+  estimate.seconds = 100;
+  std::vector<std::string> titles;
+  double seconds = 0;
+  for (const PassPart& part : kPassParts) {
+    estimate.parts.computation.*part.seconds = ++seconds;
+    titles.emplace_back(part.title);
+  }
+  EXPECT_EQ(estimate.parts.computation.total(), 66);
+  const std::string table = time_table(estimate);
+  EXPECT_EQ(
+      std::count(table.begin(), table.end(), '\n'),
+      static_cast<std::ptrdiff_t>(titles.size()) + 1);
+  for (const std::string& title : titles)
+    EXPECT_THAT(table, HasSubstr("  " + title + " "));
+}
+
 TEST(PlanPage, HoldsEveryLayoutAndNothingFromElsewhere) {
   Training training = small_plan();
   training.shape.name = "a <model>";
@@ -58,6 +78,7 @@ TEST(PlanPage, HoldsEveryLayoutAndNothingFromElsewhere) {
           HasSubstr("a &lt;model&gt;"),
           HasSubstr("forward of micro-batch 1"),
           HasSubstr("2 of 4 micro-batches"),
+          HasSubstr("</svg>tp, cp and ep "),
           Not(HasSubstr("<script")),
           Not(HasSubstr("http"))));
 }

@@ -129,6 +129,11 @@ TEST(ParallelDims, EachAxisIsInBothOrdersWithItsOwnRow) {
   std::set<std::string> keys;
   for (const Axis axis : kNamedAxes) {
     EXPECT_EQ(std::count(kAxes.begin(), kAxes.end(), axis), 1);
+    // Its ranks have the same part of the model, or another.
+    EXPECT_EQ(
+        std::count(kReplicaAxes.begin(), kReplicaAxes.end(), axis) +
+            std::count(kModelAxes.begin(), kModelAxes.end(), axis),
+        1);
     keys.insert(size_key_of(axis));
     ParallelDims dims;
     dims[axis] = 5;
@@ -138,6 +143,20 @@ TEST(ParallelDims, EachAxisIsInBothOrdersWithItsOwnRow) {
   }
   EXPECT_THAT(keys, ElementsAre("cp_size", "dp_size", "pp_size", "tp_size"));
   EXPECT_EQ((ParallelDims{.dp = 2, .tp = 3, .pp = 5, .cp = 7}.replicas()), 14);
+}
+
+TEST(ParallelDims, OneRankOfEachStageOfAReplicaLeadsIt) {
+  const ParallelDims dims{.dp = 2, .tp = 3, .pp = 2, .cp = 2};
+  std::set<std::pair<int, int>> leaders;  // replica and stage
+  for (int rank = 0; rank < dims.world_size(); ++rank) {
+    const Coordinate at = dims.coordinate(rank);
+    EXPECT_EQ(dims.replica(at), at.dp * 2 + at.cp);
+    EXPECT_THAT(at.part_colour({7}), ElementsAre(at.pp, at.tp, 7));
+    if (at.leads_stage()) {
+      EXPECT_TRUE(leaders.insert({dims.replica(at), at.pp}).second) << rank;
+    }
+  }
+  EXPECT_EQ(leaders.size(), 8u);
 }
 
 TEST(ParallelDims, PrintsOneLineARank) {
