@@ -61,13 +61,18 @@ double clip_grad_norm(GradSync& sync, double max_norm) {
   if (sync.is_counted_elsewhere())
     sync.all_ranks()->all_reduce(sum)->wait();
   const double norm = std::sqrt(sum.item<double>()) * sync.grad_scale();
-  constexpr double kAgainstZero = 1e-6;  // as PyTorch's
-  const double scale = max_norm / (norm + kAgainstZero);
-  if (!(scale >= 1)) {
+  const double factor = clip_factor(norm, max_norm);
+  if (factor != 1) {
     for (const auto& [gradient, group] : gradients)
-      gradient.mul_(scale);
+      gradient.mul_(factor);
   }
   return norm;
+}
+
+double clip_factor(double norm, double max_norm) {
+  constexpr double kAgainstZero = 1e-6;  // as PyTorch's
+  const double factor = max_norm / (norm + kAgainstZero);
+  return factor >= 1 ? 1 : factor;
 }
 
 void clip_grad_value(GradSync& sync, double max_value) {

@@ -17,6 +17,10 @@ namespace brigade {
 // PyTorch.
 double clip_grad_norm(GradSync& sync, double max_norm);
 
+// What gradients of such a norm are multiplied with: 1 up to `max_norm`; not
+// finite with a norm that is NaN.
+double clip_factor(double norm, double max_norm);
+
 // Each of the step's gradients (with Reduction::kMean each mean) is limited to
 // [-max_value, max_value]. When to call it and what it throws are as above; no
 // communication.

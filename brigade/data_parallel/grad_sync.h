@@ -117,7 +117,10 @@ class GradSync {
   // The others: they have neither gradient nor state. With kMainGrad those that
   // share no memory are in the flat weights too.
   const std::vector<Param>& frozen() const { return params_.frozen(); }
-  int param_index(const std::string& name) const;  // -1: unknown
+  int param_index(const std::string& name) const;      // -1: unknown
+  int param_index(const torch::Tensor& param) const {  // the same
+    return params_.index_of(param);
+  }
   const GradSyncOptions& options() const { return options_; }
   // What to multiply every main_grad with to get the reduction that was asked
   // for; 1 unless handover is kMainGrad and reduction is kMean.

@@ -67,6 +67,7 @@ OptimizerGroup make_group(
       .weight = segment.owned_weight().narrow(0, range.begin, range.numel),
       .main_grad =
           segment.owned_main_grad().narrow(0, range.begin, range.numel),
+      .memory = sync.flat_memory(),
       .parts = std::move(parts),
       .bits = std::move(bits)};
 }
@@ -113,14 +114,23 @@ std::vector<OptimizerGroup> make_optimizer_groups(
   return groups;
 }
 
+std::vector<std::vector<size_t>> groups_by_segment(
+    const GradSync& sync,
+    const Optimizer& optimizer) {
+  std::vector<std::vector<size_t>> groups(sync.segments().size());
+  for (size_t g = 0; g < optimizer.groups().size(); ++g) {
+    const auto segment = sync.segment_of(optimizer.groups()[g].weight);
+    if (segment)
+      groups[*segment].push_back(g);
+  }
+  return groups;
+}
+
 std::optional<std::vector<RunPart>> parts_of(
     const GradSync& sync,
     const torch::Tensor& stepped) {
-  for (size_t i = 0; i < sync.params().size(); ++i) {
-    if (sync.params()[i].tensor.is_same(stepped))
-      return std::vector{
-          RunPart{.param = static_cast<int>(i), .numel = stepped.numel()}};
-  }
+  if (const int param = sync.param_index(stepped); param >= 0)
+    return std::vector{RunPart{.param = param, .numel = stepped.numel()}};
   const auto index = sync.segment_of(stepped);
   if (!index)
     return std::nullopt;

@@ -25,6 +25,12 @@ std::vector<OptimizerGroup> make_optimizer_groups(
     const std::vector<int>& group_of,
     const std::vector<StepRule>& rules);
 
+// The indices of an optimizer's groups, by segment of `sync`; those of other
+// memory are left out.
+std::vector<std::vector<size_t>> groups_by_segment(
+    const GradSync& sync,
+    const Optimizer& optimizer);
+
 // The parameters of which a tensor that an optimizer steps has elements, in the
 // order of memory: it is a parameter, or a view of the flat weights that this
 // rank owns. Empty: it is padding; std::nullopt: it is elsewhere.

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <unordered_map>
 #include <utility>
 
 #include "brigade/base/error.h"
@@ -40,14 +39,6 @@ void check_adamw_can_step(const GradSync& sync) {
   }
 }
 
-// Where each parameter of a sync is, by tensor.
-std::unordered_map<const void*, size_t> indices_of(const GradSync& sync) {
-  std::unordered_map<const void*, size_t> index_of;
-  for (size_t i = 0; i < sync.params().size(); ++i)
-    index_of[sync.params()[i].tensor.unsafeGetTensorImpl()] = i;
-  return index_of;
-}
-
 void check_is_not_of_another(
     const GradSync& sync,
     const torch::Tensor& weight) {
@@ -62,29 +53,24 @@ void check_is_not_of_another(
       owner->is_current ? "" : ", which is gone"));
 }
 
-struct ReadGradients {
-  // What this rank owns: of owned parameters, or, where .grad() holds it as
-  // well, of the module's own.
-  std::vector<torch::Tensor> owned;
-  std::vector<torch::Tensor> unknown;  // of parameters that are not the sync's
-};
-
-// The gradients that an optimizer is to read.
-ReadGradients gradients_read_by(
+// Adds the gradients that an optimizer is to read. owned: what this rank owns,
+// of owned parameters, or, where .grad() holds it as well, of the module's own;
+// unknown: of parameters that are not the sync's.
+void add_gradients_read_by(
+    const torch::optim::Optimizer& optimizer,
     const GradSync& sync,
-    const torch::optim::Optimizer& optimizer) {
-  const auto index_of = indices_of(sync);
-  ReadGradients gradients;
+    std::vector<torch::Tensor>& owned,
+    std::vector<torch::Tensor>& unknown) {
   for (const auto& group : optimizer.param_groups()) {
     for (const torch::Tensor& weight : group.params()) {
-      const auto own = index_of.find(weight.unsafeGetTensorImpl());
-      if (own == index_of.end()) {
+      const int index = sync.param_index(weight);
+      if (index < 0) {
         check_is_not_of_another(sync, weight);
         if (const torch::Tensor own_grad = sync.main_grad_of(weight);
             own_grad.defined())
-          gradients.owned.push_back(own_grad);
+          owned.push_back(own_grad);
         else if (weight.grad().defined())
-          gradients.unknown.push_back(weight.grad());
+          unknown.push_back(weight.grad());
         continue;
       }
       if (divides_gradients(sync.options().sharding)) {
@@ -93,59 +79,47 @@ ReadGradients gradients_read_by(
             "parameters: '{}' is the module's own parameter, whose gradient is "
             "elsewhere with sharding = {}; give the optimizer "
             "owned_parameters()",
-            sync.params()[own->second].name,
+            sync.params()[static_cast<size_t>(index)].name,
             to_string(sync.options().sharding)));
       }
-      gradients.owned.push_back(
-          sync.owned_main_grad(static_cast<int>(own->second)));
+      owned.push_back(sync.owned_main_grad(index));
     }
   }
-  return gradients;
 }
 
-// The groups of a sync's parameters, filled group by group.
-class GroupOfParams {
- public:
-  explicit GroupOfParams(const GradSync& sync)
-      : sync_(sync),
-        index_of_(indices_of(sync)),
-        group_of_(sync.params().size(), kNoGroup) {}
-
-  // False where the sync does not know it.
-  bool add(const torch::Tensor& param, int group) {
-    const auto found = index_of_.find(param.unsafeGetTensorImpl());
-    if (found == index_of_.end())
-      return false;
-    int& now = group_of_[found->second];
-    if (now != kNoGroup && now != group) {
-      throw ConfigError(fmt::format(
-          "[data_parallel] '{}' is in parameter groups {} and {}: an optimizer "
-          "steps each parameter once",
-          sync_.params()[found->second].name,
-          now,
-          group));
-    }
-    now = group;
-    return true;
+// Puts a parameter into a group; group_of: by parameter of the sync. False
+// where the sync does not know it.
+bool put_in_group(
+    const GradSync& sync,
+    const torch::Tensor& param,
+    int group,
+    std::vector<int>& group_of) {
+  const int index = sync.param_index(param);
+  if (index < 0)
+    return false;
+  int& now = group_of[static_cast<size_t>(index)];
+  if (now != kNoGroup && now != group) {
+    throw ConfigError(fmt::format(
+        "[data_parallel] '{}' is in parameter groups {} and {}: an optimizer "
+        "steps each parameter once",
+        sync.params()[static_cast<size_t>(index)].name,
+        now,
+        group));
   }
-
-  const std::vector<int>& group_of() const { return group_of_; }
-
- private:
-  const GradSync& sync_;
-  std::unordered_map<const void*, size_t> index_of_;
-  std::vector<int> group_of_;
-};
+  now = group;
+  return true;
+}
 
 // What an optimizer steps of the groups; valid as long as the sync's layout.
 std::vector<OptimizerGroup> groups_over(
     const GradSync& sync,
     const std::vector<SteppedParams>& groups) {
   check_adamw_can_step(sync);
-  GroupOfParams groups_of(sync);
+  std::vector<int> group_of(sync.params().size(), kNoGroup);
   for (size_t g = 0; g < groups.size(); ++g) {
     for (const torch::Tensor& param : groups[g].params) {
-      if (param.requires_grad() && !groups_of.add(param, static_cast<int>(g))) {
+      if (param.requires_grad() &&
+          !put_in_group(sync, param, static_cast<int>(g), group_of)) {
         throw ConfigError(fmt::format(
             "[data_parallel] parameter group {} has a parameter of shape {} "
             "that is not synchronised (WrapOptions::ignore, or another "
@@ -158,17 +132,16 @@ std::vector<OptimizerGroup> groups_over(
   std::vector<StepRule> rules;
   for (const SteppedParams& group : groups)
     rules.push_back({.weight_decay = group.weight_decay, .unit = group.unit});
-  auto made = make_optimizer_groups(sync, groups_of.group_of(), rules);
+  auto made = make_optimizer_groups(sync, group_of, rules);
   // A rank that owns none of them tells the sync of its steps as the others do.
   if (made.empty()) {
     const FlatSegment& segment = sync.segments().front();
     made.push_back(
         {.name = "bucket 0 [0:0]",
          .weight = segment.owned_weight().narrow(0, 0, 0),
-         .main_grad = segment.owned_main_grad().narrow(0, 0, 0)});
+         .main_grad = segment.owned_main_grad().narrow(0, 0, 0),
+         .memory = sync.flat_memory()});
   }
-  for (OptimizerGroup& group : made)
-    group.memory = sync.flat_memory();
   return made;
 }
 
@@ -187,15 +160,14 @@ std::vector<torch::optim::OptimizerParamGroup> owned_parameters(
     GradSync& sync,
     std::vector<torch::optim::OptimizerParamGroup> groups) {
   check_torch_can_step(sync);
-  GroupOfParams groups_of(sync);
+  std::vector<int> group_of(sync.params().size(), kNoGroup);
   for (size_t g = 0; g < groups.size(); ++g) {
     std::erase_if(groups[g].params(), [&](const torch::Tensor& param) {
-      return groups_of.add(param, static_cast<int>(g));
+      return put_in_group(sync, param, static_cast<int>(g), group_of);
     });
   }
   const std::vector<StepRule> any(groups.size());
-  for (const auto& made :
-       make_optimizer_groups(sync, groups_of.group_of(), any)) {
+  for (const auto& made : make_optimizer_groups(sync, group_of, any)) {
     if (!made.parts.empty())
       groups[static_cast<size_t>(made.param_group)].params().push_back(
           sync.owned_leaves().leaf_of(made.weight));
@@ -259,17 +231,19 @@ ScheduleFreeAdamW make_schedule_free_adamw(
 
 void step_owned(GradSync& sync, torch::optim::Optimizer& optimizer) {
   sync.owned_leaves().throw_if_moved();
-  const ReadGradients gradients = gradients_read_by(sync, optimizer);
+  std::vector<torch::Tensor> owned;
+  std::vector<torch::Tensor> unknown;
+  add_gradients_read_by(optimizer, sync, owned, unknown);
   sync.check_before_step();
   if (sync.grad_scale() != 1.0) {
-    for (const torch::Tensor& gradient : gradients.owned)
+    for (const torch::Tensor& gradient : owned)
       gradient.mul_(sync.grad_scale());
   }
   optimizer.step();
   // None are left for the next step, also where nobody calls zero_grad().
-  for (const torch::Tensor& gradient : gradients.unknown)
+  for (const torch::Tensor& gradient : unknown)
     gradient.zero_();
-  for (const torch::Tensor& gradient : gradients.owned) {
+  for (const torch::Tensor& gradient : owned) {
     gradient.zero_();
     sync.note_stepped(gradient.numel());
   }

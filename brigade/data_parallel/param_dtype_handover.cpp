@@ -29,10 +29,7 @@ class ParamDtypeHandover : public Handover {
       : Handover(std::move(parts)),
         given_scales_(params().size()),
         shown_(params().size()),
-        has_users_(params().size()) {
-    for (const Param& param : params())
-      dtypes_.push_back(param.tensor.scalar_type());
-  }
+        has_users_(params().size()) {}
 
   bool keep_share(int param, int ranks) override {
     const torch::Tensor& grad = grad_of(param);
@@ -133,7 +130,7 @@ class ParamDtypeHandover : public Handover {
 
  private:
   torch::ScalarType dtype_of(int param) const {
-    return dtypes_[static_cast<size_t>(param)];
+    return params()[static_cast<size_t>(param)].dtype;
   }
   bool is_copied(int param) const { return is_16_bit(dtype_of(param)); }
 
@@ -192,9 +189,7 @@ class ParamDtypeHandover : public Handover {
       main_grad.copy_(grad);
   }
 
-  // By parameter: its own, not that of its compute copy.
-  std::vector<torch::ScalarType> dtypes_;
-  std::vector<double> given_scales_;  // the same: of give()
+  std::vector<double> given_scales_;  // by parameter: of give()
   std::vector<ShownGradient> shown_;  // the same
   // The same: the gradient to come is added to one that a user has made.
   std::vector<bool> has_users_;

@@ -62,12 +62,7 @@ void ParamSet::make_optimizer() {
   optimizer_ = make_(make_optimizer_groups(*sync_, group_of, rules));
   states_ = std::make_unique<ParamStates>(*sync_, *optimizer_);
   layout_version_ = sync_->layout_version();
-  groups_of_segment_.assign(sync_->segments().size(), {});
-  for (size_t g = 0; g < optimizer_->groups().size(); ++g) {
-    const auto segment = sync_->segment_of(optimizer_->groups()[g].weight);
-    if (segment)
-      groups_of_segment_[*segment].push_back(g);
-  }
+  groups_of_segment_ = groups_by_segment(*sync_, *optimizer_);
 }
 
 int64_t ParamSet::numel() const {

@@ -33,8 +33,6 @@ PerParamGradSync::PerParamGradSync(
       has_gradient_(this->params().size()),
       is_shown_(this->params().size()),
       shown_(this->params().size()) {
-  for (const Param& param : this->params())
-    dtypes_.push_back(param.tensor.scalar_type());
   for (int i = 0; is_main_grad_ && i < int(has_gradient_.size()); ++i)
     grad_of(i) = main_grad(i);
   hooks_ = std::make_unique<GradHooks>(
@@ -102,10 +100,12 @@ void PerParamGradSync::adopt_shown(int param) {
 
 void PerParamGradSync::show(int param) {
   const torch::Tensor& sum = main_grad(param);
-  grad_of(param) =
-      is_main_grad_
-          ? sum
-          : sum.to(dtypes_[static_cast<size_t>(param)], false, /*copy=*/true);
+  grad_of(param) = is_main_grad_
+                       ? sum
+                       : sum.to(
+                             params()[static_cast<size_t>(param)].dtype,
+                             false,
+                             /*copy=*/true);
   is_shown_[static_cast<size_t>(param)] = true;
   shown_[static_cast<size_t>(param)].note(grad_of(param));
 }

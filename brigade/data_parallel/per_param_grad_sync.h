@@ -48,9 +48,7 @@ class PerParamGradSync : public GradSync {
   std::vector<int64_t> has_gradient_;  // by parameter, in this step
   std::vector<bool> is_shown_;         // the same: .grad() is main_grad rounded
   std::vector<ShownGradient> shown_;   // the same, of show()
-  // The dtypes of parameters themselves, not of their compute copies.
-  std::vector<torch::ScalarType> dtypes_;
-  EndOfBackward end_of_backward_;  // where the step may end
+  EndOfBackward end_of_backward_;      // where the step may end
   bool was_finished_by_hand_ = false;
   SyncReport report_;
   std::unique_ptr<GradHooks> hooks_;  // last: gone before what it calls

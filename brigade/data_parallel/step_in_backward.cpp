@@ -115,24 +115,18 @@ void check_steps_all(const GradSync& sync, torch::optim::Optimizer& optimizer) {
   }
 }
 
-// The optimizer's groups by segment of `sync`; ConfigError where it was made
-// for another, or lacks a parameter.
-std::vector<std::vector<size_t>> groups_by_segment(
-    const GradSync& sync,
-    const Optimizer& optimizer) {
-  std::vector<std::vector<size_t>> groups(sync.segments().size());
+// ConfigError where the optimizer was made for another sync, or lacks a
+// parameter.
+void check_steps_all(const GradSync& sync, const Optimizer& optimizer) {
   std::vector<bool> is_stepped(sync.params().size());
-  for (size_t g = 0; g < optimizer.groups().size(); ++g) {
-    const torch::Tensor& weight = optimizer.groups()[g].weight;
-    const auto segment = sync.segment_of(weight);
-    const auto parts = parts_of(sync, weight);
-    if (!segment || !parts) {
+  for (const OptimizerGroup& group : optimizer.groups()) {
+    const auto parts = parts_of(sync, group.weight);
+    if (!sync.segment_of(group.weight) || !parts) {
       throw ConfigError(
           "[data_parallel] an optimizer of Brigade's that steps in backward is "
           "over this "
           "module's buckets: make it by make_adamw(model.sync(), ...)");
     }
-    groups[*segment].push_back(g);
     for (const RunPart& part : *parts)
       is_stepped[static_cast<size_t>(part.param)] = true;
   }
@@ -140,7 +134,6 @@ std::vector<std::vector<size_t>> groups_by_segment(
     if (!is_stepped[i])
       refuse_to_skip(sync.params()[i].name);
   }
-  return groups;
 }
 
 }  // namespace
@@ -174,7 +167,7 @@ BucketStepPtr make_bucket_step(
         "over this module's "
         "buckets: wrap with handover = GradHandover::kMainGrad");
   }
-  auto groups = groups_by_segment(sync, optimizer);
+  check_steps_all(sync, optimizer);
   if (sync.options().order == BucketOrder::kObserved) {
     throw ConfigError(
         "[data_parallel] an optimizer of Brigade's that steps in backward with "
@@ -191,7 +184,7 @@ BucketStepPtr make_bucket_step(
   for (const OptimizerGroup& group : optimizer.groups())
     check_has_rate(group, lrs);
   return std::make_shared<OwnedBucketStep>(
-      sync, optimizer, std::move(groups), lrs);
+      sync, optimizer, groups_by_segment(sync, optimizer), lrs);
 }
 
 BucketStepPtr

@@ -229,6 +229,7 @@ WrappedParams::WrappedParams(
   for (Param& param : params) {
     if (param.group.ranks == nullptr)
       param.group.ranks = all;
+    param.dtype = param.tensor.scalar_type();
   }
   check_params_alike(params, options, all);
   check_groups_alike(params, all);
@@ -237,9 +238,10 @@ WrappedParams::WrappedParams(
     auto& list = param.tensor.requires_grad() ? trainable_ : frozen_;
     list.push_back(std::move(param));
   }
-  for (const Param& param : trainable_) {
-    dtypes_.push_back(param.tensor.scalar_type());
-    shapes_.push_back(param.tensor.sizes().vec());
+  for (size_t i = 0; i < trainable_.size(); ++i) {
+    const torch::Tensor& tensor = trainable_[i].tensor;
+    index_of_[tensor.unsafeGetTensorImpl()] = static_cast<int>(i);
+    shapes_.push_back(tensor.sizes().vec());
   }
   broadcast_from(0);
 }
@@ -259,6 +261,11 @@ std::vector<torch::Tensor> WrappedParams::tensors() const {
   for (const Param& param : trainable_)
     result.push_back(param.tensor);
   return result;
+}
+
+int WrappedParams::index_of(const torch::Tensor& param) const {
+  const auto found = index_of_.find(param.unsafeGetTensorImpl());
+  return found == index_of_.end() ? -1 : found->second;
 }
 
 void WrappedParams::broadcast_from(int root) const {
@@ -292,13 +299,13 @@ void WrappedParams::check_unchanged() const {
           "wrapping; freeze parameters before wrapping, or wrap again",
           param.name));
     }
-    if (param.tensor.scalar_type() != dtypes_[i] &&
+    if (param.tensor.scalar_type() != param.dtype &&
         !param.is_replaced_by_copy()) {
       throw ConfigError(fmt::format(
           "[data_parallel] '{}' was {} when it was wrapped and is {} now; "
           "convert the module before wrapping it",
           param.name,
-          c10::toString(dtypes_[i]),
+          c10::toString(param.dtype),
           c10::toString(param.tensor.scalar_type())));
     }
     if (param.tensor.sizes() != torch::IntArrayRef(shapes_[i])) {

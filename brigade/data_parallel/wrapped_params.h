@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "brigade/comm/communicator.h"
@@ -17,14 +18,14 @@ namespace brigade {
 class WrappedParams {
  public:
   // Collective over `all`, and over each parameter's group, which is of ranks
-  // of `all`; a parameter without one gets `all`. Throws on every rank, before any value is sent: ConfigError
-  // when some rank has nothing to synchronise or a parameter that cannot be
-  // (wrapped already, on another device, complex, with kMove in memory that
-  // another tensor shares),
-  // CommError naming both sides when ranks of a group differ in names, order,
-  // shapes, strides, dtypes, which are frozen, or any ranks in the sizes of
-  // groups or in `options`, one "name: value" per line. Costs two all-gathers
-  // of 16 bytes, and one in each group that is not all ranks.
+  // of `all`; a parameter without one gets `all`. Throws on every rank, before
+  // any value is sent: ConfigError when some rank has nothing to synchronise or
+  // a parameter that cannot be (wrapped already, on another device, complex,
+  // with kMove in memory that another tensor shares), CommError naming both
+  // sides when ranks of a group differ in names, order, shapes, strides,
+  // dtypes, which are frozen, or any ranks in the sizes of groups or in
+  // `options`, one "name: value" per line. Costs two all-gathers of 16 bytes,
+  // and one in each group that is not all ranks.
   WrappedParams(
       std::vector<Param> params,
       const std::string& options,
@@ -38,6 +39,9 @@ class WrappedParams {
   std::vector<Param> laid_out() const;
   // trainable() alone.
   std::vector<torch::Tensor> tensors() const;
+
+  // Of trainable(); -1: not among them.
+  int index_of(const torch::Tensor& param) const;
 
   // What belonged to `from` belongs to `to`.
   void regroup(const CommunicatorPtr& from, const CommunicatorPtr& to);
@@ -54,8 +58,8 @@ class WrappedParams {
   std::unique_ptr<WrappedMemory> memory_;
   std::vector<Param> trainable_;
   std::vector<Param> frozen_;
-  std::vector<torch::ScalarType> dtypes_;     // of trainable_
-  std::vector<std::vector<int64_t>> shapes_;  // the same
+  std::unordered_map<const void*, int> index_of_;  // of trainable_, by tensor
+  std::vector<std::vector<int64_t>> shapes_;       // of trainable_
 };
 
 // Collective in every group of `params`: of a value per parameter the highest

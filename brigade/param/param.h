@@ -50,6 +50,8 @@ struct Param {
   // What has the place of its data while the module computes (ComputeCopies);
   // undefined: nothing.
   torch::Tensor compute_copy;
+  // Of the tensor when it was wrapped, whatever its compute copy has.
+  torch::ScalarType dtype = torch::kFloat;
 
   // Of a model's part; null and the whole for a library user's module.
   std::shared_ptr<const ParameterRow> row;

@@ -13,6 +13,7 @@
 #include "brigade/comm/device_stream.h"
 #include "brigade/comm/gpus.h"
 #include "brigade/config/model_layout.h"
+#include "brigade/data_parallel/clip_grad.h"
 #include "brigade/flight/busy_time.h"
 #include "brigade/metrics/clock.h"
 #include "brigade/metrics/metrics.h"
@@ -318,7 +319,8 @@ double TrainStep::sum_up(
   auto* values = total.data_ptr<double>();
   values[kSquares] = sum_over_owners(*mesh_.dp_cp(), squares);
   values[kBadLoss] = std::isfinite(from_last[kLoss]) ? 0 : 1;
-  values[kLossTokens] = mesh_.coordinate().tp == 0 ? from_last[kTokens] : 0;
+  values[kLossTokens] =
+      mesh_.coordinate().leads_stage() ? from_last[kTokens] : 0;
   values[kSave] = from_last[kLastSave];
   values[kStop] = from_last[kLastStop];
   values[kHeardSave] = requests.save ? 1 : 0;
@@ -367,7 +369,7 @@ double TrainStep::sum_up_groups(
   auto* values = total.data_ptr<double>();
   const auto [squares, loss] = read_squares_and_loss(loss_sum);
   values[kSquares] = sum_over_owners(*reducing, squares);
-  const bool says_loss = is_last_stage() && mesh_.coordinate().tp == 0;
+  const bool says_loss = is_last_stage() && mesh_.coordinate().leads_stage();
   values[kLoss] = says_loss ? loss : 0;
   values[kLossTokens] = says_loss ? my_tokens : 0;
   values[kSave] = requests.save ? 1 : 0;
@@ -591,8 +593,8 @@ TrainStep::run(int64_t step, Trace* trace, const StepRequests& requests) {
       result.skipped == StepResult::Skipped::kNo && grad_scale > 0;
   phases.ended("loss and norm", times.norm_ms);
   if (config_.training.grad_clip > 0)
-    grad_scale *= std::min(
-        1.0, config_.training.grad_clip / (result.group_grad_norm + 1e-6));
+    grad_scale *=
+        clip_factor(result.group_grad_norm, config_.training.grad_clip);
   result.lr = learning_rate(lr_schedule_, step);
   // On all ranks, also on those whose group has nothing to learn from.
   if (result.skipped == StepResult::Skipped::kNo)

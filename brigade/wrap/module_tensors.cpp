@@ -17,23 +17,6 @@
 namespace brigade {
 namespace {
 
-// What embeddings do to the gradients of their weights.
-struct EmbeddingWeights {
-  std::unordered_set<const void*> row_sparse;
-  std::unordered_set<const void*> sparse_gradients;
-
-  void note(const torch::nn::Module& part) {
-    if (const auto* embedding = part.as<torch::nn::Embedding>()) {
-      row_sparse.insert(embedding->weight.unsafeGetTensorImpl());
-      if (embedding->options.sparse())
-        sparse_gradients.insert(embedding->weight.unsafeGetTensorImpl());
-    } else if (const auto* bag = part.as<torch::nn::EmbeddingBag>()) {
-      if (bag->options.sparse())
-        sparse_gradients.insert(bag->weight.unsafeGetTensorImpl());
-    }
-  }
-};
-
 std::vector<State> named_parameters_of(const torch::nn::Module& module) {
   std::vector<State> result;
   for (const auto& item : module.named_parameters())
@@ -120,8 +103,7 @@ std::unordered_map<const void*, std::string> sharers_of(const Module& module) {
 template <typename Module>
 std::vector<Param> params_of(
     const Module& module,
-    const std::vector<std::string>& ignore,
-    const EmbeddingWeights& embeddings) {
+    const std::vector<std::string>& ignore) {
   const auto all = named_parameters_of(module);
   const auto buffers = named_buffers_of(module);
   for (const std::string& name : ignore) {
@@ -142,11 +124,26 @@ std::vector<Param> params_of(
     params.push_back(
         {.name = param.name,
          .tensor = param.tensor,
-         .is_row_sparse = embeddings.row_sparse.count(impl) > 0,
-         .has_sparse_gradient = embeddings.sparse_gradients.count(impl) > 0,
          .shares_memory_with = sharers.at(impl)});
   }
   return params;
+}
+
+// What an embedding does to its weight's gradients.
+void note_embedding(const torch::nn::Module& part, std::vector<Param>& params) {
+  const auto* embedding = part.as<torch::nn::Embedding>();
+  const auto* bag = part.as<torch::nn::EmbeddingBag>();
+  if (embedding == nullptr && bag == nullptr)
+    return;
+  const torch::Tensor& weight = embedding ? embedding->weight : bag->weight;
+  for (Param& param : params) {
+    if (!param.tensor.is_same(weight))
+      continue;
+    param.is_row_sparse = param.is_row_sparse || embedding != nullptr;
+    param.has_sparse_gradient =
+        param.has_sparse_gradient ||
+        (embedding ? embedding->options.sparse() : bag->options.sparse());
+  }
 }
 
 template <typename Module>
@@ -207,17 +204,18 @@ std::vector<std::string> names_kept_of(
 std::vector<Param> parameters_of(
     const torch::nn::Module& module,
     const std::vector<std::string>& ignore) {
-  EmbeddingWeights embeddings;
-  embeddings.note(module);  // apart: it need not be owned by a shared_ptr
+  std::vector<Param> params = params_of(module, ignore);
+  // Apart: it need not be owned by a shared_ptr.
+  note_embedding(module, params);
   for (const auto& part : module.modules(/*include_self=*/false))
-    embeddings.note(*part);
-  return params_of(module, ignore, embeddings);
+    note_embedding(*part, params);
+  return params;
 }
 
 std::vector<Param> parameters_of(
     const torch::jit::Module& module,
     const std::vector<std::string>& ignore) {
-  return params_of(module, ignore, {});
+  return params_of(module, ignore);
 }
 
 std::vector<State> buffers_of(
