@@ -410,6 +410,10 @@ std::vector<std::string> overrides_of(const LayoutCase& layout) {
          "model.init=pretrained",
          fmt::format("adapter.rank={}", layout.adapter),
          "adapter.targets=all-linear"});
+    // B begins at zero, so that some elements of a router's A have gradients
+    // that are hardly more than rounding, by whose sign Adam would move them.
+    if (is_exact && layout.model != "llama")
+      overrides.emplace_back("training.adam_eps=1e-5");
     if (layout.adapter_form.ends_with("dropout"))
       overrides.emplace_back("adapter.dropout=0.3");
     if (layout.adapter_form.starts_with("dora"))
