@@ -17,10 +17,10 @@
 #include "brigade/data/training_data.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/report/run_record.h"
+#include "brigade/run/part_use.h"
 #include "brigade/tokenizer/tokenizer.h"
 #include "brigade/topology/parallel_dims.h"
 #include "brigade/train/from_config.h"
-#include "brigade/train/part_use.h"
 #include "cli/inspect.h"
 #include "cli/inspect_tensors.h"
 

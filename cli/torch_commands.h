@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "brigade/checkpoint/checkpoint_folder.h"
 #include "brigade/config/train_config.h"
 #include "brigade/generate/generate_options.h"
+#include "brigade/run/checkpoint_folder.h"
 #include "brigade/train/bucket_tuner.h"
 #include "cli/inspect.h"
 #include "cli/options.h"

@@ -10,7 +10,6 @@
 #include <string>
 
 #include "brigade/base/error.h"
-#include "brigade/checkpoint/checkpoint_folder.h"
 #include "brigade/comm/gpus.h"
 #include "brigade/comm/world.h"
 #include "brigade/config/model_layout.h"
@@ -19,6 +18,7 @@
 #include "brigade/launch/rank_signals.h"
 #include "brigade/metrics/progress_bar.h"
 #include "brigade/metrics/run_folder.h"
+#include "brigade/run/checkpoint_folder.h"
 #include "brigade/schedule/make_schedule.h"
 #include "brigade/schedule/schedule_drawing.h"
 #include "brigade/topology/hosts.h"

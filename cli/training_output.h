@@ -6,7 +6,7 @@
 
 #include "brigade/metrics/progress_bar.h"
 #include "brigade/metrics/run_folder.h"
-#include "brigade/train/run_observer.h"
+#include "brigade/run/run_observer.h"
 #include "cli/rate_bar.h"
 
 namespace brigade::cli {

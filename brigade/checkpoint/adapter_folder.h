@@ -20,11 +20,11 @@
 #include <vector>
 
 #include "brigade/checkpoint/adapter_names.h"
-#include "brigade/checkpoint/manifest.h"
 #include "brigade/model_spec/decoder_config.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/options/adapter.h"
 #include "brigade/param/param.h"
+#include "brigade/run/manifest.h"
 #include "brigade/safetensors/safetensors.h"
 
 namespace brigade {

@@ -17,8 +17,8 @@
 #include <string>
 #include <vector>
 
-#include "brigade/checkpoint/manifest.h"
 #include "brigade/checkpoint/tensor_part.h"
+#include "brigade/run/manifest.h"
 #include "brigade/safetensors/safetensors.h"
 
 namespace brigade {

@@ -11,7 +11,6 @@
 
 #include "brigade/base/error.h"
 #include "brigade/checkpoint/adapter_folder.h"
-#include "brigade/checkpoint/base_model.h"
 #include "brigade/checkpoint/checkpoint.h"
 #include "brigade/checkpoint/hugging_face.h"
 #include "brigade/checkpoint/hugging_face_export.h"
@@ -25,6 +24,7 @@
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/model_spec/upcycle.h"
 #include "brigade/options/optimizer.h"
+#include "brigade/run/base_model.h"
 #include "brigade/safetensors/folder.h"
 
 namespace brigade {

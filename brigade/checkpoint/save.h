@@ -13,10 +13,10 @@
 #include <string>
 #include <vector>
 
-#include "brigade/checkpoint/manifest.h"
 #include "brigade/checkpoint/tensor_part.h"
 #include "brigade/comm/communicator.h"
 #include "brigade/comm/store.h"
+#include "brigade/run/manifest.h"
 
 namespace brigade {
 

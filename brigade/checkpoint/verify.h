@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "brigade/checkpoint/manifest.h"
 #include "brigade/comm/communicator.h"
 #include "brigade/options/verify_level.h"
+#include "brigade/run/manifest.h"
 
 namespace brigade {
 

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "brigade/base/error.h"
-#include "brigade/checkpoint/base_model.h"
 #include "brigade/checkpoint/hugging_face.h"
 #include "brigade/checkpoint/param_parts.h"
 #include "brigade/checkpoint/pretrained.h"
@@ -18,6 +17,7 @@
 #include "brigade/json/python_json.h"
 #include "brigade/model/from_config.h"
 #include "brigade/model_spec/parameter_table.h"
+#include "brigade/run/base_model.h"
 #include "brigade/safetensors/folder.h"
 
 namespace brigade {

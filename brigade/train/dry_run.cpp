@@ -10,12 +10,12 @@
 #include "brigade/model_spec/optimizer_memory.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/model_spec/shard.h"
+#include "brigade/run/part_use.h"
+#include "brigade/run/weight_units.h"
 #include "brigade/schedule/bucket_plan.h"
 #include "brigade/train/from_config.h"
-#include "brigade/train/part_use.h"
 #include "brigade/train/run_checkpoint.h"
 #include "brigade/train/trainer.h"
-#include "brigade/train/weight_units.h"
 
 namespace brigade {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "brigade/launch/environment.h"
 #include "brigade/metrics/run_events.h"
-#include "brigade/train/run_observer.h"
+#include "brigade/run/run_observer.h"
 
 namespace brigade {
 

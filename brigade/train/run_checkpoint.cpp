@@ -6,9 +6,7 @@
 #include <utility>
 
 #include "brigade/base/error.h"
-#include "brigade/checkpoint/base_model.h"
 #include "brigade/checkpoint/checkpoint.h"
-#include "brigade/checkpoint/checkpoint_folder.h"
 #include "brigade/checkpoint/hugging_face_export.h"
 #include "brigade/checkpoint/param_parts.h"
 #include "brigade/checkpoint/verify.h"
@@ -23,9 +21,11 @@
 #include "brigade/model_spec/optimizer_memory.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/ops/split_master.h"
+#include "brigade/run/base_model.h"
+#include "brigade/run/checkpoint_folder.h"
+#include "brigade/run/resume_rules.h"
 #include "brigade/train/from_config.h"
 #include "brigade/train/local_checkpoint.h"
-#include "brigade/train/resume_rules.h"
 #include "brigade/train/start_world.h"
 #include "brigade/train/wire_checkpoint.h"
 

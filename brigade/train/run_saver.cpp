@@ -8,10 +8,10 @@
 #include <utility>
 
 #include "brigade/base/error.h"
-#include "brigade/checkpoint/checkpoint_folder.h"
 #include "brigade/comm/agreement.h"
 #include "brigade/metrics/clock.h"
 #include "brigade/metrics/run_folder.h"
+#include "brigade/run/checkpoint_folder.h"
 #include "brigade/train/start_world.h"
 
 namespace brigade {

@@ -7,8 +7,8 @@
 
 #include "brigade/checkpoint/background_save.h"
 #include "brigade/launch/rank_signals.h"
+#include "brigade/run/run_observer.h"
 #include "brigade/train/run_checkpoint.h"
-#include "brigade/train/run_observer.h"
 
 namespace brigade {
 

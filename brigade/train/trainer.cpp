@@ -10,7 +10,6 @@
 
 #include "brigade/base/error.h"
 #include "brigade/checkpoint/checkpoint.h"
-#include "brigade/checkpoint/checkpoint_folder.h"
 #include "brigade/comm/agreement.h"
 #include "brigade/config/model_layout.h"
 #include "brigade/data/token_loss.h"
@@ -27,6 +26,7 @@
 #include "brigade/metrics/trace.h"
 #include "brigade/model_spec/decoder_config.h"
 #include "brigade/pipeline_parallel/executor.h"
+#include "brigade/run/checkpoint_folder.h"
 #include "brigade/train/from_config.h"
 #include "brigade/train/micro_batches.h"
 #include "brigade/train/peak_rate.h"

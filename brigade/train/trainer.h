@@ -13,7 +13,7 @@
 #include "brigade/data/token_range.h"
 #include "brigade/launch/environment.h"
 #include "brigade/launch/rank_signals.h"
-#include "brigade/train/run_observer.h"
+#include "brigade/run/run_observer.h"
 #include "brigade/train/run_watch.h"
 #include "brigade/train/step_requests.h"
 

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "brigade/checkpoint/checkpoint.h"
-#include "brigade/checkpoint/checkpoint_folder.h"
 #include "brigade/checkpoint/save.h"
+#include "brigade/run/checkpoint_folder.h"
 
 namespace brigade::testing {
 

@@ -9,8 +9,8 @@
 #include <map>
 #include <string>
 
-#include "brigade/checkpoint/checkpoint_folder.h"
 #include "brigade/checkpoint/verify.h"
+#include "brigade/run/checkpoint_folder.h"
 #include "tests/support/program.h"
 #include "tests/support/ranks_of_program.h"
 

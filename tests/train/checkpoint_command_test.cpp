@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "brigade/checkpoint/checkpoint.h"
-#include "brigade/checkpoint/checkpoint_folder.h"
+#include "brigade/run/checkpoint_folder.h"
 #include "tests/support/program.h"
 
 namespace brigade {

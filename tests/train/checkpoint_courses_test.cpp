@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
-#include "brigade/checkpoint/checkpoint_folder.h"
+#include "brigade/run/checkpoint_folder.h"
 #include "tests/support/program.h"
 #include "tests/support/ranks_of_program.h"
 

@@ -6,7 +6,7 @@
 
 #include <cmath>
 
-#include "brigade/checkpoint/manifest.h"
+#include "brigade/run/manifest.h"
 #include "tests/support/program.h"
 
 namespace brigade {

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "brigade/checkpoint/checkpoint_folder.h"
+#include "brigade/run/checkpoint_folder.h"
 #include "tests/support/program.h"
 #include "tests/support/train_as_threads.h"
 

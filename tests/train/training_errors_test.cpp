@@ -9,7 +9,7 @@
 #include <cstring>
 #include <fstream>
 
-#include "brigade/checkpoint/checkpoint_folder.h"
+#include "brigade/run/checkpoint_folder.h"
 #include "tests/support/free_port.h"
 #include "tests/support/program.h"
 

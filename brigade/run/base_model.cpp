@@ -1,4 +1,4 @@
-#include "brigade/checkpoint/base_model.h"
+#include "brigade/run/base_model.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "brigade/checkpoint/checkpoint_folder.h"
+#include "brigade/run/checkpoint_folder.h"
 
 #include <fmt/format.h>
 
@@ -7,9 +7,9 @@
 
 #include "brigade/base/error.h"
 #include "brigade/base/parse_number.h"
-#include "brigade/checkpoint/manifest.h"
 #include "brigade/files/file.h"
 #include "brigade/files/replace_directory.h"
+#include "brigade/run/manifest.h"
 
 namespace brigade {
 namespace {

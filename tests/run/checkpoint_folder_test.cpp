@@ -1,4 +1,4 @@
-#include "brigade/checkpoint/checkpoint_folder.h"
+#include "brigade/run/checkpoint_folder.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <string>
 
-#include "brigade/checkpoint/manifest.h"
+#include "brigade/run/manifest.h"
 
 namespace brigade {
 

@@ -1,4 +1,4 @@
-#include "brigade/train/weight_units.h"
+#include "brigade/run/weight_units.h"
 
 #include <algorithm>
 

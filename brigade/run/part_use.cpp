@@ -1,4 +1,4 @@
-#include "brigade/train/part_use.h"
+#include "brigade/run/part_use.h"
 
 #include <fmt/format.h>
 

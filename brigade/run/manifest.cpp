@@ -1,4 +1,4 @@
-#include "brigade/checkpoint/manifest.h"
+#include "brigade/run/manifest.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "brigade/train/resume_rules.h"
+#include "brigade/run/resume_rules.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
