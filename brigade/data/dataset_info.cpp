@@ -9,7 +9,7 @@
 #include "brigade/files/file.h"
 #include "brigade/json/node.h"
 #include "brigade/json/parse.h"
-#include "brigade/json/string_member.h"
+#include "brigade/json/visit.h"
 #include "brigade/tokenizer/tokenizer.h"
 
 namespace brigade {
@@ -26,6 +26,32 @@ fs::path info_path(fs::path prefix) {
   prefix += ".json";
   return prefix;
 }
+
+// Stops at the "format" of the outermost object.
+class FormatReader final : public JsonVisitor {
+ public:
+  bool is_ours() const { return is_ours_; }
+
+  bool scalar(Json&& value, const JsonPosition& at) override {
+    if (at.depth() != 1 || key_ != "format")
+      return at.depth() > 0;
+    is_ours_ = value == Json(kFormat);
+    return false;
+  }
+  bool begin_object(const JsonPosition&) override { return true; }
+  bool key(std::string& name, const JsonPosition& at) override {
+    if (at.depth() == 1)
+      key_ = name;
+    return true;
+  }
+  bool end_object(const JsonPosition&) override { return true; }
+  bool begin_array(const JsonPosition& at) override { return at.depth() > 0; }
+  bool end_array(const JsonPosition&) override { return true; }
+
+ private:
+  std::string key_;
+  bool is_ours_ = false;
+};
 
 uint64_t count_at(const JsonNode& object, std::string_view key) {
   return static_cast<uint64_t>(object.at(key).integer(0, INT64_MAX));
@@ -90,19 +116,17 @@ bool is_dataset_info(const fs::path& file) {
   std::error_code ignored;
   if (!fs::is_regular_file(file, ignored))
     return false;
+  FormatReader reader;
   try {
     const MappedFile mapped(file);
-    StringMember format;
-    const auto fault = find_string_member(
-        {reinterpret_cast<const char*>(mapped.bytes().data()),
-         mapped.size_bytes()},
-        "format",
-        format);
-    return !fault && format.outcome == StringMember::Outcome::kString &&
-           format.text == kFormat;
+    const std::string_view text(
+        reinterpret_cast<const char*>(mapped.bytes().data()),
+        mapped.size_bytes());
+    static_cast<void>(visit_json(text, {}, reader));
   } catch (const Error&) {
     return false;
   }
+  return reader.is_ours();
 }
 
 void write_dataset_info(const fs::path& prefix, const DatasetInfo& info) {

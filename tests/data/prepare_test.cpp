@@ -398,6 +398,7 @@ TEST_F(PrepareTest, WhatIsOfNoDatasetIsNeverReplaced) {
 }
 
 TEST_F(PrepareTest, WhatItReadsIsNeverReplaced) {
+  std::filesystem::create_directories(folder_ / "out/x.tokenizer.tmp-1");
   const auto message = [&](const PrepareOptions& prepare_options) {
     return message_of<ConfigError>([&] { prepare(prepare_options); });
   };
@@ -408,7 +409,8 @@ TEST_F(PrepareTest, WhatItReadsIsNeverReplaced) {
         ".mask",
         ".reference.json",
         ".bin.tmp-1",  // as what an interrupted run leaves
-        ".json.tmp-1"}) {
+        ".json.tmp-1",
+        ".tokenizer.tmp-1/file"}) {
     auto itself = options(write("out/x" + suffix, "text"));
     itself.existing = PrepareOptions::Existing::kOverwrite;
     EXPECT_THAT(
