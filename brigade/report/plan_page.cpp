@@ -1,6 +1,7 @@
 #include "brigade/report/plan_page.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 

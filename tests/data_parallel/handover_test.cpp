@@ -15,7 +15,8 @@ struct HandedOver {
     params.push_back(
         {.name = "w",
          .tensor = torch::zeros({3}, dtype).requires_grad_(),
-         .group = {.ranks = testing::make_world_of_one()}});
+         .group = {.ranks = testing::make_world_of_one()},
+         .dtype = dtype});
     memory = std::make_unique<ParamMemory>(
         plan_buckets(bucket_params_of(params), std::vector<int>{0}, {}),
         params,
