@@ -18,9 +18,9 @@
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/report/run_record.h"
 #include "brigade/run/part_use.h"
+#include "brigade/run/run_options.h"
 #include "brigade/tokenizer/tokenizer.h"
 #include "brigade/topology/parallel_dims.h"
-#include "brigade/train/from_config.h"
 #include "cli/inspect.h"
 #include "cli/inspect_tensors.h"
 

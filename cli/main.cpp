@@ -2,6 +2,7 @@
 // for the commands that need it.
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -74,6 +75,8 @@ int fail_with_escaped_exception() {
 extern "C" __attribute__((weak)) void __lsan_do_leak_check();
 
 int main(int argc, char** argv) {
+  // Who starts it may do so by another name (/proc/self/fd/3).
+  ::prctl(PR_SET_NAME, "brigade-torch");
   brigade::prepare_program();
   std::set_terminate(brigade::cli::on_terminate);
   brigade::cli::silence_library_logs();

@@ -94,7 +94,7 @@ void supervise_self(const Launch& launch, const SuperviseSelfOptions& options) {
   supervise_and_print(
       {.nproc = launch.world_size,
        .command = std::move(command),
-       .executable = "/proc/self/exe",
+       .executable = options.program,
        .threads_per_rank = options.threads_per_rank,
        .unprefixed_rank = options.reporting_rank,
        .rank_notes = options.rank_notes},

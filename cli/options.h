@@ -48,6 +48,7 @@ void share_out_threads(
     std::optional<int> wanted);
 
 struct SuperviseSelfOptions {
+  std::filesystem::path program = "/proc/self/exe";  // of the ranks
   std::optional<int> threads_per_rank;
   int reporting_rank = 0;                   // whose lines have no prefix
   std::vector<std::string> rank_notes;      // as in SupervisorOptions
@@ -55,9 +56,10 @@ struct SuperviseSelfOptions {
   RestartOptions restarts;
 };
 
-// Runs this program with these arguments as launch.world_size ranks. Prints
-// what failed, the cause last. Throws Exit with the ranks' exit code unless it
-// is 0, StorageError where standard output did not take all of their lines.
+// Runs options.program with this process's arguments as launch.world_size
+// ranks. Prints what failed, the cause last. Throws Exit with the ranks' exit
+// code unless it is 0, StorageError where standard output did not take all of
+// their lines.
 void supervise_self(const Launch& launch, const SuperviseSelfOptions& options);
 
 // The same for any command.

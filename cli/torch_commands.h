@@ -2,7 +2,7 @@
 // load: what their command lines give, and their work. cli/table/ declares the
 // options; cli/*.cpp does the work in the program that has libtorch
 // (brigade-torch); in the one that people start (brigade), cli/front/ starts
-// that program with the same command line.
+// that program with the same command line, or as the ranks that it supervises.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +29,11 @@ struct TrainArguments {
   std::string help_config;  // "", "text", "markdown"
   RunOptions run;
   int max_restarts = 0;
+
+  // Nothing is asked for in place of it.
+  bool trains() const {
+    return !prints_config && !is_dry_run && !prints_schedule;
+  }
 };
 void train(const TrainArguments& arguments);
 

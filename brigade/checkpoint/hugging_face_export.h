@@ -14,14 +14,10 @@
 
 #include "brigade/checkpoint/hugging_face.h"
 #include "brigade/options/expert_tensors.h"
+#include "brigade/run/tokenizer_files.h"
 #include "brigade/safetensors/dtype.h"
 
 namespace brigade {
-
-struct FileToCopy {
-  std::filesystem::path source;
-  std::string name;  // in the folder
-};
 
 struct HuggingFaceExport {
   std::filesystem::path out;          // must not exist, or be an empty folder
@@ -51,16 +47,5 @@ void check_free(const std::filesystem::path& out);
 void export_hugging_face(const HuggingFaceExport& request);
 
 inline constexpr const char* kGenerationConfig = "generation_config.json";
-
-// The files of a tokenizer under the names by which transformers knows them:
-// those of a folder that are there; a single file by its kind, FILE.json as
-// tokenizer.json and FILE.model as tokenizer.model, with what describes it
-// (tokenizer_config.json, special_tokens_map.json, ...) where it lies beside a
-// file of such a name. `model`: a folder whose tokenizer, if it is the same,
-// gives the descriptions that are missing; may be empty.
-// Throws DataError when there is nothing of the kind.
-std::vector<FileToCopy> find_tokenizer_files(
-    const std::filesystem::path& path,
-    const std::filesystem::path& model = {});
 
 }  // namespace brigade

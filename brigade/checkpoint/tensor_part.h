@@ -10,11 +10,6 @@
 
 namespace brigade {
 
-// A part that is codes is two tensors in the file: its name behind each of
-// these prefixes.
-inline constexpr const char* kCodesPrefix = "codes.";
-inline constexpr const char* kScalesPrefix = "scales.";
-
 // Without padding; a view.
 torch::Tensor without_padding(const State& part, const torch::Tensor& tensor);
 // Those of blocks that are not padding alone.

@@ -9,24 +9,9 @@
 
 #include "brigade/comm/communicator.h"
 #include "brigade/options/verify_level.h"
-#include "brigade/run/manifest.h"
+#include "brigade/run/find_damage.h"
 
 namespace brigade {
-
-// Bytes hashed so far, of all that are to be.
-using HashProgress =
-    std::function<void(uint64_t done_bytes, uint64_t total_bytes)>;
-
-// What is wrong with the files that the manifest lists, one message per file,
-// each naming the file; empty: nothing. Looks at the files of which the index
-// modulo `parts` is `part`. Empty for a version 1, of which nothing is known.
-std::vector<std::string> find_damage(
-    const std::filesystem::path& directory,
-    const CheckpointManifest& manifest,
-    VerifyLevel level,
-    int part = 0,
-    int parts = 1,
-    const HashProgress& on_progress = {});
 
 // Why `directory` cannot be loaded; empty: it can. Reads the manifest and
 // verifies all files.

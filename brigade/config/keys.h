@@ -15,7 +15,7 @@
 namespace brigade {
 
 // What another value means for a run that is continued from a checkpoint
-// (train/resume_rules.h).
+// (run/resume_rules.h).
 enum class Resume {
   kFree,     // nothing: layout, folders, logging
   kCourse,   // other results from here on: allowed, and named in a message

@@ -87,4 +87,9 @@ Schedule evaluation_schedule(const TrainConfig& config) {
   return make_evaluation_schedule(pipeline_size(config));
 }
 
+TokenLayout token_layout(const DistributedConfig& distributed) {
+  return distributed.sequence_parallel ? TokenLayout::kSharded
+                                       : TokenLayout::kReplicated;
+}
+
 }  // namespace brigade

@@ -10,6 +10,7 @@
 #include "brigade/schedule/make_schedule.h"
 #include "brigade/schedule/schedule.h"
 #include "brigade/topology/layer_partition.h"
+#include "brigade/topology/token_layout.h"
 
 namespace brigade {
 
@@ -30,5 +31,8 @@ LayerCosts layer_costs(const TrainConfig& config, const DecoderConfig& decoder);
 
 Schedule training_schedule(const TrainConfig& config);
 Schedule evaluation_schedule(const TrainConfig& config);
+
+// How activations lie between the tensor parallel parts of a block.
+TokenLayout token_layout(const DistributedConfig& distributed);
 
 }  // namespace brigade

@@ -17,7 +17,7 @@
 #include "brigade/data/megatron_writer.h"
 #include "brigade/files/file.h"
 #include "brigade/launch/network.h"
-#include "brigade/train/from_config.h"
+#include "brigade/run/run_options.h"
 #include "brigade/train/train_step.h"
 
 namespace brigade {

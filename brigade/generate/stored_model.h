@@ -11,10 +11,10 @@
 
 #include "brigade/checkpoint/adapter_folder.h"
 #include "brigade/checkpoint/checkpoint.h"
-#include "brigade/checkpoint/verify.h"
 #include "brigade/comm/process_mesh.h"
 #include "brigade/config/train_config.h"
 #include "brigade/model/decoder_model.h"
+#include "brigade/run/find_damage.h"
 #include "brigade/tokenizer/tokenizer.h"
 
 namespace brigade {

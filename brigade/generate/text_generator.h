@@ -7,10 +7,10 @@
 #include <string_view>
 #include <vector>
 
-#include "brigade/checkpoint/verify.h"
 #include "brigade/comm/process_mesh.h"
 #include "brigade/config/train_config.h"
 #include "brigade/generate/generate_options.h"
+#include "brigade/run/find_damage.h"
 
 namespace brigade {
 

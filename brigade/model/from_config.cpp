@@ -8,11 +8,6 @@ torch::ScalarType scalar_type(ModelDtype dtype) {
   return dtype == ModelDtype::kBfloat16 ? torch::kBFloat16 : torch::kFloat;
 }
 
-TokenLayout token_layout(const DistributedConfig& distributed) {
-  return distributed.sequence_parallel ? TokenLayout::kSharded
-                                       : TokenLayout::kReplicated;
-}
-
 ModelContext model_context(const TrainConfig& config, const ProcessMesh& mesh) {
   ModelContext context;
   context.description = description_of(config);

@@ -13,9 +13,6 @@ namespace brigade {
 
 torch::ScalarType scalar_type(ModelDtype dtype);
 
-// How activations lie between the tensor parallel parts of a block.
-TokenLayout token_layout(const DistributedConfig& distributed);
-
 // The config's model on this rank's device, over the mesh's groups of tp and
 // cp. Throws ConfigError as model_of().
 ModelContext model_context(const TrainConfig& config, const ProcessMesh& mesh);

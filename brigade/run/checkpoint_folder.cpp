@@ -10,6 +10,7 @@
 #include "brigade/files/file.h"
 #include "brigade/files/replace_directory.h"
 #include "brigade/run/manifest.h"
+#include "brigade/safetensors/folder.h"
 
 namespace brigade {
 namespace {
@@ -53,6 +54,33 @@ void remove_or_throw(const fs::path& path) {
 }
 
 }  // namespace
+
+fs::path find_checkpoint_directory(const fs::path& path) {
+  if (fs::exists(path / kManifestFile))
+    return path;
+  if (fs::is_directory(path / "checkpoints"))
+    return find_checkpoint_directory(path / "checkpoints");  // a run folder
+  int64_t latest = -1;
+  fs::path result;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(path, ignored)) {
+    const auto number = parse_number<int64_t>(entry.path().filename().string());
+    if (number && *number > latest &&
+        fs::exists(entry.path() / kManifestFile)) {
+      latest = *number;
+      result = entry.path();
+    }
+  }
+  if (result.empty()) {
+    throw DataError(fmt::format(
+        "[checkpoint] '{}' is no checkpoint: it holds neither {} nor a "
+        "numbered folder with one{}",
+        path.string(),
+        kManifestFile,
+        explain_missing_weights(path)));
+  }
+  return result;
+}
 
 std::vector<CheckpointEntry> list_checkpoints(const fs::path& folder) {
   std::vector<CheckpointEntry> entries;

@@ -14,6 +14,11 @@ struct CheckpointEntry {
   std::filesystem::path directory;
 };
 
+// The checkpoint that `path` names: itself, or in a folder of checkpoints or of
+// a run the one with the highest number. Throws DataError where it names none.
+std::filesystem::path find_checkpoint_directory(
+    const std::filesystem::path& path);
+
 // FOLDER/<number>, ascending, whether they can be loaded or not. Empty where
 // there is no such folder.
 std::vector<CheckpointEntry> list_checkpoints(

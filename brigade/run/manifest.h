@@ -53,6 +53,10 @@ inline constexpr const char* kOptimizerFile = "optimizer";
 // The key in a file's __metadata__ of {"NAME": [dim, begin, end]}, the tensors
 // that are pieces of a larger one.
 inline constexpr const char* kPiecesKey = "brigade.pieces";
+// A part that is codes is two tensors in the file: its name behind each of
+// these prefixes.
+inline constexpr const char* kCodesPrefix = "codes.";
+inline constexpr const char* kScalesPrefix = "scales.";
 // The keys in a file's __metadata__, from version 2 on, of the run and the step
 // to which it belongs.
 inline constexpr const char* kRunKey = "brigade.run";

@@ -10,7 +10,7 @@
 #include "brigade/base/error.h"
 #include "brigade/data_parallel/bucketed_grad_sync.h"
 #include "brigade/metrics/clock.h"
-#include "brigade/train/from_config.h"
+#include "brigade/run/run_options.h"
 #include "brigade/train/start_world.h"
 #include "brigade/train/train_step.h"
 

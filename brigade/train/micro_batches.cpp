@@ -4,8 +4,8 @@
 
 #include "brigade/base/hash.h"
 #include "brigade/comm/device_stream.h"
+#include "brigade/run/run_options.h"
 #include "brigade/topology/sequence_partition.h"
-#include "brigade/train/from_config.h"
 
 namespace brigade {
 namespace {

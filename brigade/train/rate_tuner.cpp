@@ -13,7 +13,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/config/model_layout.h"
-#include "brigade/train/from_config.h"
+#include "brigade/run/run_options.h"
 #include "brigade/train/micro_batches.h"
 #include "brigade/train/start_world.h"
 #include "brigade/train/train_step.h"

@@ -13,16 +13,11 @@
 #include "brigade/comm/agreement.h"
 #include "brigade/comm/device_stream.h"
 #include "brigade/config/model_layout.h"
-#include "brigade/data/dataset_info.h"
-#include "brigade/data/reference_log_probs.h"
-#include "brigade/files/digest.h"
-#include "brigade/files/fingerprint.h"
 #include "brigade/metrics/run_folder.h"
-#include "brigade/model_spec/optimizer_memory.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/ops/split_master.h"
-#include "brigade/run/base_model.h"
 #include "brigade/run/checkpoint_folder.h"
+#include "brigade/run/resume_check.h"
 #include "brigade/run/resume_rules.h"
 #include "brigade/train/from_config.h"
 #include "brigade/train/local_checkpoint.h"
@@ -56,38 +51,6 @@ void own_copies(State& part, WholeWeight weights) {
     part.scales = own_copy(part.scales);
   if (!part.master_low.defined() || weights == WholeWeight::kIsFreed)
     part.tensor = own_copy(part.tensor);
-}
-
-// What generation will need: the tokenizer that was named, made the dataset or
-// came with the model.
-std::string find_tokenizer(const TrainConfig& config) {
-  if (config.dataset.text)
-    return tokenizer_of_text(config);
-  if (!config.dataset.tokenizer.empty())
-    return config.dataset.tokenizer;
-  const std::string dataset = config.dataset.mixture.empty()
-                                  ? config.dataset.name
-                                  : config.dataset.mixture.front().name;
-  const auto info = read_dataset_info(dataset_prefix(dataset));
-  if (info && !info->tokenizer.empty())
-    return info->tokenizer;
-  for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
-    if (fs::exists(config.model.folder / name))
-      return (config.model.folder / name).string();
-  }
-  return {};
-}
-
-// The digest of the folder's only file, as if it had been named; where there
-// are several, one over their names and contents.
-std::string sha256_of_tokenizer_folder(const fs::path& folder) {
-  const std::vector<FileToCopy> files = find_tokenizer_files(folder);
-  if (files.size() == 1)
-    return sha256_of_file(files.front().source);
-  std::string text;
-  for (const FileToCopy& file : files)
-    text += fmt::format("{} {}\n", file.name, sha256_of_file(file.source));
-  return sha256_of_text(text);
 }
 
 // The files that come with the run: they make the checkpoint one that can
@@ -332,35 +295,6 @@ void read_master(
 
 }  // namespace
 
-nlohmann::json describe_data(
-    const TrainConfig& config,
-    const TrainingData& data) {
-  nlohmann::json described = nlohmann::json::object();
-  // Text that is tokenized while training goes on has no number of tokens yet.
-  if (data.text_bytes > 0)
-    described["text_bytes"] = data.text_bytes;
-  else
-    described["num_tokens"] = data.num_tokens;
-  if (data.counting_tokens)
-    described["counting_tokens"] = *data.counting_tokens;
-  if (config.training.loss.needs_reference())
-    described["reference_sha256"] =
-        sha256_of_file(reference_path(config.dataset.name));
-  if (!config.dataset.teacher.empty())
-    described["teacher"] = fingerprint_of_file(config.dataset.teacher);
-  if (config.adapter.is_used())
-    described["base_model"] = fingerprint_of_weights(config.model.folder);
-  const fs::path tokenizer = find_tokenizer(config);
-  if (tokenizer == "bytes") {
-    described["tokenizer_sha256"] = "bytes";
-  } else if (fs::is_regular_file(tokenizer)) {
-    described["tokenizer_sha256"] = sha256_of_file(tokenizer);
-  } else if (fs::is_directory(tokenizer)) {
-    described["tokenizer_sha256"] = sha256_of_tokenizer_folder(tokenizer);
-  }
-  return described;
-}
-
 std::optional<fs::path> find_checkpoint_to_continue(
     const TrainConfig& config,
     Communicator& world,
@@ -376,77 +310,6 @@ std::optional<fs::path> find_checkpoint_to_continue(
   if (!reason.empty())
     throw DataError(reason);
   return directory;
-}
-
-LrEnd saved_lr_end(const fs::path& checkpoint) {
-  const RunFacts facts =
-      run_facts(read_manifest(checkpoint).config, nullptr, nullptr);
-  const auto found = facts.course.find("training.lr_end");
-  return found != facts.course.end() &&
-                 found->second == to_string(LrEnd::kAfterLastStep)
-             ? LrEnd::kAfterLastStep
-             : LrEnd::kAtTotalTrainSteps;
-}
-
-void check_resume(
-    const fs::path& checkpoint,
-    const TrainConfig& config,
-    const TrainingData& data,
-    RunObserver& observer) {
-  const CheckpointManifest manifest = read_manifest(checkpoint);
-  if (!manifest.is_verifiable()) {
-    observer.on_message(fmt::format(
-        "'{}' was written by an older version, without SHA-256: its contents "
-        "are not verified",
-        checkpoint.string()));
-  }
-  RunFacts saved = run_facts(
-      with_past_mixture(manifest.config, manifest.step, manifest.tokens),
-      manifest.model,
-      manifest.data);
-  RunFacts now = run_facts(
-      with_past_mixture(to_json(config), manifest.step, manifest.tokens),
-      to_hugging_face_json(model_of(config), manifest.dtype),
-      describe_data(config, data));
-  if (!manifest.base_model.empty() && config.adapter.is_used()) {
-    const auto place = [](const fs::path& path) {
-      return fs::weakly_canonical(path).string();
-    };
-    constexpr const char* kBase = "model.name";  // that of the adapter's base
-    saved.meaning[kBase] = place(manifest.base_model);
-    now.meaning[kBase] = place(fs::absolute(config.model.folder));
-  }
-  const ResumeChanges changes = compare_runs(
-      saved,
-      now,
-      config.checkpoint.allow_changes.value_or(std::vector<std::string>{}));
-  if (!changes.refused.empty()) {
-    std::vector<std::string> problems;
-    for (const std::string& text : changes.refused) {
-      const std::string key = text.substr(0, text.find_first_of(": "));
-      problems.push_back(fmt::format(
-          "[resume] '{}' is of another run: {}; put it back, or add \"{}\" to "
-          "checkpoint.allow_changes to continue all the same",
-          checkpoint.string(),
-          text,
-          key));
-    }
-    throw ConfigError(problems);
-  }
-  for (const std::string& text : changes.allowed)
-    observer.on_message("changed by checkpoint.allow_changes: " + text);
-  for (const std::string& text : changes.course)
-    observer.on_message("changed: " + text);
-}
-
-void check_named_checkpoint(
-    const TrainConfig& config,
-    const TrainingData& data) {
-  const std::string& path = config.checkpoint.load_path;
-  if (path.empty() || path == "auto")
-    return;
-  RunObserver silent;
-  check_resume(Checkpoint(path).directory(), config, data, silent);
 }
 
 ChoicesByLayer saved_choices(
@@ -602,38 +465,6 @@ CheckpointToSave checkpoint_of(
     });
   }
   return checkpoint;
-}
-
-uint64_t checkpoint_bytes(const TrainConfig& config) {
-  // Files have the whole master, of which a bf16 weight is the other half.
-  const bool is_bf16 = config.model.dtype == ModelDtype::kBfloat16;
-  const bool keeps_averages = config.training.optimizer.averages_weights();
-  const uint64_t weight_bytes = is_bf16 ? 2 + 2 : (keeps_averages ? 4 + 4 : 4);
-  uint64_t numel = 0;
-  uint64_t kept_bytes = 0;
-  for (const ParameterRow& row : list_parameters(description_of(config))) {
-    if (row.stored_in == StoredIn::kBaseModel)
-      continue;
-    numel += static_cast<uint64_t>(row.numel());
-    kept_bytes += static_cast<uint64_t>(state_bytes(
-        row,
-        row.numel(),
-        config.training.optimizer,
-        row.is_float32 ? WeightWidth::k32Bit : weight_width(config)));
-  }
-  // Each group's weights, moments and errors; the outer optimizer's momentum,
-  // and what is under way.
-  const DistributedConfig& distributed = config.distributed;
-  const uint64_t outer_bytes =
-      distributed.rounds.local_steps == 0
-          ? 0
-          : 8 + 16 * static_cast<uint64_t>(distributed.replica_groups());
-  // What the wire lost of each rank's gradients.
-  const bool keeps_errors = distributed.grad_wire == GradWire::kInt8 ||
-                            distributed.grad_wire == GradWire::kPowerSgd;
-  const uint64_t error_bytes =
-      keeps_errors ? 4 * static_cast<uint64_t>(distributed.dims.replicas()) : 0;
-  return numel * (weight_bytes + outer_bytes + error_bytes) + kept_bytes;
 }
 
 }  // namespace brigade

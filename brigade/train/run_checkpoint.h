@@ -40,23 +40,6 @@ std::optional<std::filesystem::path> find_checkpoint_to_continue(
     Communicator& world,
     RunObserver& observer);
 
-// training.lr_end of the run that wrote the checkpoint.
-LrEnd saved_lr_end(const std::filesystem::path& checkpoint);
-
-// Throws ConfigError with every key that differs from the checkpoint's and may
-// not (resume_rules.h); reports those that may.
-void check_resume(
-    const std::filesystem::path& checkpoint,
-    const TrainConfig& config,
-    const TrainingData& data,
-    RunObserver& observer);
-
-// The same for the checkpoint that checkpoint.load_path names, in silence.
-// Does nothing when it names none: "" or "auto".
-void check_named_checkpoint(
-    const TrainConfig& config,
-    const TrainingData& data);
-
 struct LoadedRun {
   RunPosition position;
   std::string run;  // the run's id; empty: an old checkpoint
@@ -83,12 +66,6 @@ LoadedRun load_run(
     const Stages& stages,
     LocalTraining* local = nullptr);
 
-// What the datasets of a run hold, for the manifest: tokens, and the
-// tokenizer's SHA-256.
-nlohmann::json describe_data(
-    const TrainConfig& config,
-    const TrainingData& data);
-
 // This rank's share of the checkpoint: views of the stages' tensors. Replicas
 // (dp and cp) divide the tensors that they have in common between them.
 // `local`: as in load_run().
@@ -100,8 +77,5 @@ CheckpointToSave checkpoint_of(
     const RunPosition& position,
     const std::string& run,
     LocalTraining* local = nullptr);
-
-// Bytes of one checkpoint of this run, all ranks together.
-uint64_t checkpoint_bytes(const TrainConfig& config);
 
 }  // namespace brigade

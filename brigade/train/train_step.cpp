@@ -17,7 +17,7 @@
 #include "brigade/flight/busy_time.h"
 #include "brigade/metrics/clock.h"
 #include "brigade/metrics/metrics.h"
-#include "brigade/train/from_config.h"
+#include "brigade/run/run_options.h"
 
 namespace brigade {
 namespace {

@@ -27,6 +27,8 @@
 #include "brigade/model_spec/decoder_config.h"
 #include "brigade/pipeline_parallel/executor.h"
 #include "brigade/run/checkpoint_folder.h"
+#include "brigade/run/resume_check.h"
+#include "brigade/run/run_options.h"
 #include "brigade/train/from_config.h"
 #include "brigade/train/micro_batches.h"
 #include "brigade/train/peak_rate.h"
@@ -753,11 +755,6 @@ TrainingResult Trainer::run_to_end() {
 }
 
 }  // namespace
-
-int reporting_rank(const TrainConfig& config) {
-  const ParallelDims dims = config.parallel_dims();
-  return dims.rank({.pp = dims.pp - 1});
-}
 
 TrainingResult run_training(
     const TrainConfig& config,

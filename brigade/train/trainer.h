@@ -67,14 +67,4 @@ TrainingResult run_training(
     const LaunchEnvironment& environment,
     const TrainingOptions& options = {});
 
-// The global rank that reports: the first of the last pipeline stage.
-int reporting_rank(const TrainConfig& config);
-
-// Everything that can be checked without starting ranks, checked, and printed:
-// the layout, the stages, parameters per rank, buckets, files. Throws what
-// run_training() would throw for the same reason.
-std::string describe_dry_run(
-    const TrainConfig& config,
-    const TokenScanOptions& scan = {});
-
 }  // namespace brigade

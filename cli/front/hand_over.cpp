@@ -1,6 +1,7 @@
 // The commands of cli/torch_commands.h in the program that has no libtorch: the
 // process becomes brigade-torch, with the same command line, environment and
-// process id.
+// process id. Only the ranks of a run on CPUs are processes of their own, which
+// it supervises.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/resource.h>
@@ -15,6 +16,7 @@
 #include "brigade/base/error.h"
 #include "brigade/base/units.h"
 #include "brigade/launch/environment.h"
+#include "cli/begin_training.h"
 #include "cli/plan.h"
 #include "cli/torch_commands.h"
 
@@ -25,26 +27,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kTorchProgram = "brigade-torch";
-
-// Beside this program, as built, or where BRIGADE_LIBEXEC (relative to it) puts
-// it, as installed.
-fs::path torch_program() {
-  const fs::path folder = fs::read_symlink("/proc/self/exe").parent_path();
-  const fs::path beside = folder / kTorchProgram;
-  std::error_code error;
-  if (fs::exists(beside, error))
-    return beside;
-  fs::path installed =
-      (folder / BRIGADE_LIBEXEC / kTorchProgram).lexically_normal();
-  if (!fs::exists(installed, error))
-    throw Error(
-        ExitCode::kUnexpected,
-        fmt::format(
-            "the installation is not complete: there is neither '{}' nor '{}'",
-            beside.string(),
-            installed.string()));
-  return installed;
-}
 
 // Under a limit of address space (ulimit -v) the dynamic loader may fail, in
 // words of its own: what it would do is tried first.
@@ -71,9 +53,36 @@ void require_address_space(const fs::path& program) {
           limit.rlim_cur / KiB));
 }
 
+// Beside this program, as built, or where BRIGADE_LIBEXEC (relative to it) puts
+// it, as installed.
+fs::path torch_program() {
+  const fs::path folder = fs::read_symlink("/proc/self/exe").parent_path();
+  const fs::path beside = folder / kTorchProgram;
+  std::error_code error;
+  fs::path program = beside;
+  if (!fs::exists(beside, error)) {
+    program = (folder / BRIGADE_LIBEXEC / kTorchProgram).lexically_normal();
+    if (!fs::exists(program, error))
+      throw Error(
+          ExitCode::kUnexpected,
+          fmt::format(
+              "the installation is not complete: there is neither '{}' nor "
+              "'{}'",
+              beside.string(),
+              program.string()));
+  }
+  require_address_space(program);
+  return program;
+}
+
+// The same file for as long as this process runs, whatever takes its place.
+fs::path held(const fs::path& program) {
+  const int file = ::open(program.c_str(), O_PATH | O_CLOEXEC);
+  return file < 0 ? program : fs::path(fmt::format("/proc/self/fd/{}", file));
+}
+
 void hand_over() {
   const fs::path program = torch_program();
-  require_address_space(program);
   const std::vector<std::string> arguments = program_arguments();
   std::vector<char*> pointers;
   for (const std::string& argument : arguments)
@@ -112,7 +121,22 @@ void check_config(const ConfigArguments& arguments) {
 void train(const TrainArguments& arguments) {
   if (print_config_help(arguments.help_config))
     return;
-  check_config(arguments.config);
+  const Launch launch =
+      read_launch(arguments.config.nproc, arguments.max_restarts);
+  if (launch.environment.launcher == "single") {
+    LoadedConfig loaded =
+        load_config(arguments.config, launch.world_size, gpus_elsewhere());
+    // GPUs are counted by libtorch.
+    if ((launch.is_supervisor || !arguments.trains()) &&
+        !loaded.config.trains_on_gpus()) {
+      begin_training(
+          arguments,
+          launch,
+          arguments.trains() ? held(torch_program()) : fs::path(),
+          loaded);
+      return;
+    }
+  }
   hand_over();
 }
 

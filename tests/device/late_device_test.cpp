@@ -13,7 +13,7 @@
 #include "brigade/comm/process_mesh.h"
 #include "brigade/data_parallel/bucketed_grad_sync.h"
 #include "brigade/metrics/clock.h"
-#include "brigade/train/from_config.h"
+#include "brigade/run/run_options.h"
 #include "brigade/train/train_step.h"
 #include "staged_communicator.h"
 #include "tests/support/compare.h"

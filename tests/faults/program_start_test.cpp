@@ -13,6 +13,7 @@ namespace fs = std::filesystem;
 using ::testing::AllOf;
 using testing::Arguments;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using testing::ProgramResult;
 using testing::StartedProgram;
 
@@ -66,6 +67,36 @@ TEST_F(ProgramStart, WithoutStandardDescriptorsARunTrainsAndEnds) {
     EXPECT_EQ(result.exit_code, loses_output ? 6 : 0) << closed << result.err;
     EXPECT_EQ(testing::losses_of(run(name)).size(), kStepsOfStart) << closed;
   }
+}
+
+// It takes a third of a second and 150 MB.
+TEST_F(ProgramStart, RanksAloneLoadLibtorch) {
+  if (!testing::kCanPreload)
+    GTEST_SKIP() << "a sanitizer wants to be the first library";
+  const fs::path gate = folder_ / "gate";
+  StartedProgram program(
+      testing::program_path(),
+      {"train",
+       "--config",
+       (folder_ / "run.json").string(),
+       "--nproc",
+       "2",
+       "logging.run_dir=" + run("run").string()},
+      testing::held_ranks(1, gate));
+  ASSERT_TRUE(testing::eventually([&] {
+    return fs::exists(run("run") / "metrics.jsonl") &&
+           !testing::losses_of(run("run")).empty();
+  }));
+  EXPECT_THAT(
+      testing::read_proc(program.pid(), "maps"),
+      AllOf(HasSubstr("/brigade"), Not(HasSubstr("libtorch"))));
+  for (const int rank : {0, 1})
+    EXPECT_THAT(
+        testing::read_proc(testing::find_rank(program.pid(), rank), "maps"),
+        HasSubstr("libtorch"));
+  fs::remove(gate);
+  const ProgramResult result = program.wait();
+  EXPECT_EQ(result.exit_code, 0) << result.err;
 }
 
 // Of its files only those of tensors are larger than the limit.

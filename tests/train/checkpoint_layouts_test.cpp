@@ -11,7 +11,8 @@
 
 #include "brigade/checkpoint/checkpoint.h"
 #include "brigade/comm/process_mesh.h"
-#include "brigade/train/from_config.h"
+#include "brigade/run/resume_check.h"
+#include "brigade/run/run_options.h"
 #include "brigade/train/run_checkpoint.h"
 #include "brigade/train/train_step.h"
 #include "tests/support/program.h"

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "brigade/run/run_options.h"
+
 namespace brigade {
 namespace {
 

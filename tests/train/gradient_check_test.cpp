@@ -12,7 +12,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/ops/libtorch_versions.h"
-#include "brigade/train/from_config.h"
+#include "brigade/run/run_options.h"
 #include "brigade/train/train_step.h"
 #include "tests/support/program.h"
 #include "tests/support/ranks_as_threads.h"

@@ -13,7 +13,7 @@
 
 #include "brigade/checkpoint/checkpoint.h"
 #include "brigade/data/loss_mask.h"
-#include "brigade/train/from_config.h"
+#include "brigade/run/run_options.h"
 #include "brigade/train/run_checkpoint.h"
 #include "brigade/train/train_step.h"
 #include "tests/support/program.h"

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "brigade/comm/process_mesh.h"
-#include "brigade/train/from_config.h"
+#include "brigade/run/run_options.h"
 #include "brigade/train/train_step.h"
 #include "tests/support/program.h"
 #include "tests/support/recording_communicator.h"

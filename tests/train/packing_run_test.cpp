@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "brigade/run/dry_run.h"
 #include "brigade/train/trainer.h"
 #include "tests/support/program.h"
 #include "tests/support/train_as_threads.h"

@@ -7,6 +7,7 @@
 
 #include "brigade/checkpoint/checkpoint.h"
 #include "brigade/comm/process_mesh.h"
+#include "brigade/run/run_options.h"
 #include "brigade/train/from_config.h"
 #include "brigade/train/router_use.h"
 #include "brigade/train/train_step.h"

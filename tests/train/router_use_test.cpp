@@ -12,7 +12,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/metrics/expert_use.h"
-#include "brigade/train/from_config.h"
+#include "brigade/run/run_options.h"
 #include "brigade/train/train_step.h"
 #include "tests/support/program.h"
 #include "tests/support/ranks_as_threads.h"

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "brigade/train/from_config.h"
+#include "brigade/run/run_options.h"
 #include "brigade/train/train_step.h"
 #include "tests/support/program.h"
 #include "tests/support/ranks_as_threads.h"

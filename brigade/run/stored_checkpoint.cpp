@@ -1,53 +1,21 @@
+#include "brigade/run/stored_checkpoint.h"
+
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <string_view>
 #include <utility>
 
 #include "brigade/base/error.h"
-#include "brigade/base/parse_number.h"
-#include "brigade/checkpoint/checkpoint.h"
-#include "brigade/checkpoint/torch_dtype.h"
-#include "brigade/checkpoint/verify.h"
-#include "brigade/files/file.h"
 #include "brigade/json/parse.h"
-#include "brigade/ops/block_codes.h"
-#include "brigade/ops/split_master.h"
-#include "brigade/param/param.h"
-#include "brigade/safetensors/folder.h"
+#include "brigade/options/optimizer_states.h"
+#include "brigade/run/checkpoint_folder.h"
+#include "brigade/run/find_damage.h"
 
 namespace brigade {
 namespace {
 
 namespace fs = std::filesystem;
-
-fs::path find_directory(const fs::path& path) {
-  if (fs::exists(path / kManifestFile))
-    return path;
-  if (fs::is_directory(path / "checkpoints"))
-    return find_directory(path / "checkpoints");  // a run folder
-  int64_t latest = -1;
-  fs::path result;
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(path, ignored)) {
-    const auto number = parse_number<int64_t>(entry.path().filename().string());
-    if (number && *number > latest &&
-        fs::exists(entry.path() / kManifestFile)) {
-      latest = *number;
-      result = entry.path();
-    }
-  }
-  if (result.empty()) {
-    throw DataError(fmt::format(
-        "[checkpoint] '{}' is no checkpoint: it holds neither {} nor a "
-        "numbered folder with one{}",
-        path.string(),
-        kManifestFile,
-        explain_missing_weights(path)));
-  }
-  return result;
-}
 
 using TensorsByName = std::map<std::string, const SafetensorsTensor*>;
 
@@ -70,7 +38,8 @@ std::pair<std::string, const SafetensorsTensor*> name_of_piece(
       scales != in_file.end() &&
       scales->second->dtype == SafetensorsDtype::kF32 &&
       static_cast<int64_t>(scales->second->data.size() / sizeof(float)) ==
-          ops::count_blocks(static_cast<int64_t>(stored.data.size())) &&
+          (static_cast<int64_t>(stored.data.size()) + kBlockNumel - 1) /
+              kBlockNumel &&
       (stored.dtype == SafetensorsDtype::kI8 ||
        stored.dtype == SafetensorsDtype::kU8);
   if (!is_sane)
@@ -87,8 +56,9 @@ std::pair<std::string, const SafetensorsTensor*> name_of_piece(
 
 }  // namespace
 
-Checkpoint::Checkpoint(const fs::path& path)
-    : directory_(find_directory(path)), manifest_(read_manifest(directory_)) {
+StoredCheckpoint::StoredCheckpoint(const fs::path& path)
+    : directory_(find_checkpoint_directory(path)),
+      manifest_(read_manifest(directory_)) {
   const auto damage = find_damage(directory_, manifest_, VerifyLevel::kSize);
   if (!damage.empty())
     throw DataError("[checkpoint] " + damage.front());
@@ -107,7 +77,7 @@ Checkpoint::Checkpoint(const fs::path& path)
 }
 
 // The file is of the manifest's run and step.
-void Checkpoint::check_file(const SafetensorsFile& file) const {
+void StoredCheckpoint::check_file(const SafetensorsFile& file) const {
   const auto& metadata = file.metadata();
   const auto value = [&](const char* key) {
     const auto found = metadata.find(key);
@@ -127,7 +97,7 @@ void Checkpoint::check_file(const SafetensorsFile& file) const {
       manifest_.run));
 }
 
-void Checkpoint::add_pieces(const SafetensorsFile& file) {
+void StoredCheckpoint::add_pieces(const SafetensorsFile& file) {
   nlohmann::json places = nlohmann::json::object();
   if (const auto found = file.metadata().find(kPiecesKey);
       found != file.metadata().end())
@@ -177,18 +147,18 @@ void Checkpoint::add_pieces(const SafetensorsFile& file) {
   }
 }
 
-bool Checkpoint::contains(const std::string& name) const {
+bool StoredCheckpoint::contains(const std::string& name) const {
   return pieces_.count(name) > 0;
 }
 
-std::vector<std::string> Checkpoint::names() const {
+std::vector<std::string> StoredCheckpoint::names() const {
   std::vector<std::string> result;
   for (const auto& [name, pieces] : pieces_)
     result.push_back(name);
   return result;
 }
 
-std::vector<CheckpointTensor> Checkpoint::tensors() const {
+std::vector<CheckpointTensor> StoredCheckpoint::tensors() const {
   std::vector<CheckpointTensor> result;
   for (const auto& [name, pieces] : pieces_) {
     const SafetensorsTensor& first = *pieces.front().stored;
@@ -211,7 +181,7 @@ std::vector<CheckpointTensor> Checkpoint::tensors() const {
   return result;
 }
 
-const std::vector<Checkpoint::Piece>& Checkpoint::pieces_of(
+const std::vector<StoredCheckpoint::Piece>& StoredCheckpoint::pieces_of(
     const std::string& name) const {
   const auto found = pieces_.find(name);
   if (found == pieces_.end()) {
@@ -219,62 +189,6 @@ const std::vector<Checkpoint::Piece>& Checkpoint::pieces_of(
         "[checkpoint] '{}' holds no tensor '{}'", directory_.string(), name));
   }
   return found->second;
-}
-
-torch::Tensor Checkpoint::values_of(const Piece& piece) {
-  return piece.scales == nullptr
-             ? as_tensor(*piece.stored)
-             : ops::recodable_values(
-                   as_codes(*piece.stored), as_tensor(*piece.scales));
-}
-
-torch::Tensor Checkpoint::read_whole(const std::string& name) const {
-  const auto& pieces = pieces_of(name);
-  const int dim = pieces.front().slice.dim;
-  if (dim == kNotCut)
-    return values_of(pieces.front()).clone();
-  std::vector<torch::Tensor> tensors;
-  int64_t position = 0;
-  for (const Piece& piece : pieces) {
-    if (piece.slice.begin != position) {
-      throw DataError(fmt::format(
-          "[checkpoint] tensor '{}' in '{}' lacks [{}, {}) along dim {}",
-          name,
-          directory_.string(),
-          position,
-          piece.slice.begin,
-          dim));
-    }
-    position = piece.slice.end;
-    tensors.push_back(values_of(piece));
-  }
-  return torch::cat(tensors, dim);
-}
-
-void Checkpoint::read(const State& part) const {
-  const torch::NoGradGuard no_grad;
-  auto values = read_whole(part.name);
-  const bool is_made = part.master_low.defined() || part.scales.defined();
-  const auto target =
-      is_made ? torch::empty_like(part.tensor, torch::kFloat) : part.tensor;
-  const Slice& slice = part.slice;
-  if (slice.dim != kNotCut && values.dim() == target.dim() &&
-      values.size(slice.dim) >= slice.end)
-    values = take_shard(values, slice, target.sizes());
-  if (target.sizes() != values.sizes()) {
-    throw DataError(fmt::format(
-        "[checkpoint] tensor '{}' in '{}' has shape [{}], but the model needs "
-        "[{}]; load it with the model that it was saved from",
-        part.name,
-        directory_.string(),
-        fmt::join(values.sizes(), ", "),
-        fmt::join(target.sizes(), ", ")));
-  }
-  target.copy_(values);
-  if (part.master_low.defined())
-    ops::split_master(target, part.tensor, part.master_low);
-  if (part.scales.defined())
-    ops::encode_blocks(target, part.tensor, part.scales);
 }
 
 }  // namespace brigade

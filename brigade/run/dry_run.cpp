@@ -1,3 +1,5 @@
+#include "brigade/run/dry_run.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,11 +13,10 @@
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/model_spec/shard.h"
 #include "brigade/run/part_use.h"
+#include "brigade/run/resume_check.h"
+#include "brigade/run/run_options.h"
 #include "brigade/run/weight_units.h"
 #include "brigade/schedule/bucket_plan.h"
-#include "brigade/train/from_config.h"
-#include "brigade/train/run_checkpoint.h"
-#include "brigade/train/trainer.h"
 
 namespace brigade {
 namespace {

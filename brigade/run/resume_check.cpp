@@ -1,0 +1,158 @@
+#include "brigade/run/resume_check.h"
+
+#include <fmt/format.h>
+
+#include <string>
+#include <vector>
+
+#include "brigade/base/error.h"
+#include "brigade/config/model_layout.h"
+#include "brigade/data/dataset_info.h"
+#include "brigade/data/reference_log_probs.h"
+#include "brigade/files/digest.h"
+#include "brigade/files/fingerprint.h"
+#include "brigade/run/base_model.h"
+#include "brigade/run/manifest.h"
+#include "brigade/run/resume_rules.h"
+#include "brigade/run/stored_checkpoint.h"
+#include "brigade/run/tokenizer_files.h"
+
+namespace brigade {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// The digest of the folder's only file, as if it had been named; where there
+// are several, one over their names and contents.
+std::string sha256_of_tokenizer_folder(const fs::path& folder) {
+  const std::vector<FileToCopy> files = find_tokenizer_files(folder);
+  if (files.size() == 1)
+    return sha256_of_file(files.front().source);
+  std::string text;
+  for (const FileToCopy& file : files)
+    text += fmt::format("{} {}\n", file.name, sha256_of_file(file.source));
+  return sha256_of_text(text);
+}
+
+}  // namespace
+
+std::string find_tokenizer(const TrainConfig& config) {
+  if (config.dataset.text)
+    return tokenizer_of_text(config);
+  if (!config.dataset.tokenizer.empty())
+    return config.dataset.tokenizer;
+  const std::string dataset = config.dataset.mixture.empty()
+                                  ? config.dataset.name
+                                  : config.dataset.mixture.front().name;
+  const auto info = read_dataset_info(dataset_prefix(dataset));
+  if (info && !info->tokenizer.empty())
+    return info->tokenizer;
+  for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
+    if (fs::exists(config.model.folder / name))
+      return (config.model.folder / name).string();
+  }
+  return {};
+}
+
+nlohmann::json describe_data(
+    const TrainConfig& config,
+    const TrainingData& data) {
+  nlohmann::json described = nlohmann::json::object();
+  // Text that is tokenized while training goes on has no number of tokens yet.
+  if (data.text_bytes > 0)
+    described["text_bytes"] = data.text_bytes;
+  else
+    described["num_tokens"] = data.num_tokens;
+  if (data.counting_tokens)
+    described["counting_tokens"] = *data.counting_tokens;
+  if (config.training.loss.needs_reference())
+    described["reference_sha256"] =
+        sha256_of_file(reference_path(config.dataset.name));
+  if (!config.dataset.teacher.empty())
+    described["teacher"] = fingerprint_of_file(config.dataset.teacher);
+  if (config.adapter.is_used())
+    described["base_model"] = fingerprint_of_weights(config.model.folder);
+  const fs::path tokenizer = find_tokenizer(config);
+  if (tokenizer == "bytes") {
+    described["tokenizer_sha256"] = "bytes";
+  } else if (fs::is_regular_file(tokenizer)) {
+    described["tokenizer_sha256"] = sha256_of_file(tokenizer);
+  } else if (fs::is_directory(tokenizer)) {
+    described["tokenizer_sha256"] = sha256_of_tokenizer_folder(tokenizer);
+  }
+  return described;
+}
+
+LrEnd saved_lr_end(const fs::path& checkpoint) {
+  const RunFacts facts =
+      run_facts(read_manifest(checkpoint).config, nullptr, nullptr);
+  const auto found = facts.course.find("training.lr_end");
+  return found != facts.course.end() &&
+                 found->second == to_string(LrEnd::kAfterLastStep)
+             ? LrEnd::kAfterLastStep
+             : LrEnd::kAtTotalTrainSteps;
+}
+
+void check_resume(
+    const fs::path& checkpoint,
+    const TrainConfig& config,
+    const TrainingData& data,
+    RunObserver& observer) {
+  const CheckpointManifest manifest = read_manifest(checkpoint);
+  if (!manifest.is_verifiable()) {
+    observer.on_message(fmt::format(
+        "'{}' was written by an older version, without SHA-256: its contents "
+        "are not verified",
+        checkpoint.string()));
+  }
+  RunFacts saved = run_facts(
+      with_past_mixture(manifest.config, manifest.step, manifest.tokens),
+      manifest.model,
+      manifest.data);
+  RunFacts now = run_facts(
+      with_past_mixture(to_json(config), manifest.step, manifest.tokens),
+      to_hugging_face_json(model_of(config), manifest.dtype),
+      describe_data(config, data));
+  if (!manifest.base_model.empty() && config.adapter.is_used()) {
+    const auto place = [](const fs::path& path) {
+      return fs::weakly_canonical(path).string();
+    };
+    constexpr const char* kBase = "model.name";  // that of the adapter's base
+    saved.meaning[kBase] = place(manifest.base_model);
+    now.meaning[kBase] = place(fs::absolute(config.model.folder));
+  }
+  const ResumeChanges changes = compare_runs(
+      saved,
+      now,
+      config.checkpoint.allow_changes.value_or(std::vector<std::string>{}));
+  if (!changes.refused.empty()) {
+    std::vector<std::string> problems;
+    for (const std::string& text : changes.refused) {
+      const std::string key = text.substr(0, text.find_first_of(": "));
+      problems.push_back(fmt::format(
+          "[resume] '{}' is of another run: {}; put it back, or add \"{}\" to "
+          "checkpoint.allow_changes to continue all the same",
+          checkpoint.string(),
+          text,
+          key));
+    }
+    throw ConfigError(problems);
+  }
+  for (const std::string& text : changes.allowed)
+    observer.on_message("changed by checkpoint.allow_changes: " + text);
+  for (const std::string& text : changes.course)
+    observer.on_message("changed: " + text);
+}
+
+void check_named_checkpoint(
+    const TrainConfig& config,
+    const TrainingData& data) {
+  const std::string& path = config.checkpoint.load_path;
+  if (path.empty() || path == "auto")
+    return;
+  RunObserver silent;
+  check_resume(StoredCheckpoint(path).directory(), config, data, silent);
+}
+
+}  // namespace brigade

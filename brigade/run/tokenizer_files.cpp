@@ -1,0 +1,70 @@
+#include "brigade/run/tokenizer_files.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "brigade/base/error.h"
+#include "brigade/files/file.h"
+
+namespace brigade {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::array kTokenizerFiles = {"tokenizer.json", "tokenizer.model"};
+
+// What describes a tokenizer, or is one in another form.
+constexpr std::array kTokenizerDescriptions = {
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja"};
+
+}  // namespace
+
+std::vector<FileToCopy> find_tokenizer_files(
+    const fs::path& path,
+    const fs::path& model) {
+  std::vector<FileToCopy> files;
+  const auto add = [&](const fs::path& source, const std::string& name) {
+    const bool is_there =
+        std::any_of(files.begin(), files.end(), [&](const FileToCopy& file) {
+          return file.name == name;
+        });
+    if (!is_there && fs::is_regular_file(source))
+      files.push_back({source, name});
+  };
+  const auto add_descriptions = [&](const fs::path& folder) {
+    for (const char* name : kTokenizerDescriptions)
+      add(folder / name, name);
+  };
+  const std::string extension = path.extension().string();
+  if (fs::is_regular_file(path) &&
+      (extension == ".json" || extension == ".model")) {
+    const std::string name = "tokenizer" + extension;
+    add(path, name);
+    if (path.filename() == name)
+      add_descriptions(path.parent_path());
+  } else {
+    for (const char* name : kTokenizerFiles)
+      add(path / name, name);
+    add_descriptions(path);
+  }
+  if (files.empty()) {
+    throw DataError(fmt::format(
+        "[export] the tokenizer '{}' is neither a .json or .model file nor a "
+        "folder with one",
+        path.string()));
+  }
+  const fs::path same = model / files.front().name;
+  if (!model.empty() && fs::is_regular_file(same) &&
+      read_text_file(same) == read_text_file(files.front().source))
+    add_descriptions(model);
+  return files;
+}
+
+}  // namespace brigade
