@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 
 #include "brigade/base/error.h"
 #include "brigade/base/units.h"
@@ -105,15 +106,32 @@ void hand_over_generation() {
   hand_over();
 }
 
-// Reports what is wrong in the config before libtorch is loaded. Not under a
-// launcher, whose ranks announce to one another why one of them stops, which
-// takes libtorch.
-void check_config(const ConfigArguments& arguments) {
-  const Launch launch = read_launch(arguments.nproc);
+// Reports what is wrong in the config before libtorch is loaded, which is what
+// counts GPUs: std::nullopt where it is wrong only with some. Not under a
+// launcher either, whose ranks announce to one another why one of them stops.
+std::optional<LoadedConfig> load_without_torch(
+    const ConfigArguments& arguments,
+    const Launch& launch) {
   if (launch.environment.launcher != "single")
-    return;
-  static_cast<void>(
-      load_config(arguments, launch.world_size, gpus_elsewhere()));
+    return std::nullopt;
+  try {
+    return load_config(arguments, launch.world_size, gpus_elsewhere());
+  } catch (const ConfigError&) {
+    bool is_right = gpus_elsewhere().count > 0;
+    try {
+      if (is_right)
+        static_cast<void>(load_config(arguments, launch.world_size, Gpus{}));
+    } catch (const Error&) {
+      is_right = false;
+    }
+    if (is_right)
+      return std::nullopt;
+    throw;
+  }
+}
+
+void check_config(const ConfigArguments& arguments) {
+  load_without_torch(arguments, read_launch(arguments.nproc));
 }
 
 }  // namespace
@@ -123,21 +141,15 @@ void train(const TrainArguments& arguments) {
     return;
   const Launch launch =
       read_launch(arguments.config.nproc, arguments.max_restarts);
-  if (launch.environment.launcher == "single") {
-    LoadedConfig loaded =
-        load_config(arguments.config, launch.world_size, gpus_elsewhere());
-    // GPUs are counted by libtorch.
-    if ((launch.is_supervisor || !arguments.trains()) &&
-        !loaded.config.trains_on_gpus()) {
-      begin_training(
-          arguments,
-          launch,
-          arguments.trains() ? held(torch_program()) : fs::path(),
-          loaded);
-      return;
-    }
-  }
-  hand_over();
+  auto loaded = load_without_torch(arguments.config, launch);
+  if (!loaded || loaded->config.trains_on_gpus() ||
+      (arguments.trains() && !launch.is_supervisor))
+    return hand_over();
+  begin_training(
+      arguments,
+      launch,
+      arguments.trains() ? held(torch_program()) : fs::path(),
+      *loaded);
 }
 
 void tune_buckets(const TuneBucketsArguments& arguments) {

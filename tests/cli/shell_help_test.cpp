@@ -155,6 +155,7 @@ TEST_F(ShellHelp, ATypoHelpAndVersionTakeNoLibtorch) {
         BRIGADE_SOURCE_DIR "/examples/quickstart.json",
         "--nproc",
         "2",
+        "distributed.use_cpu=true",
         "--print-config",
         "--print-schedule"},
        0},
