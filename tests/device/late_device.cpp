@@ -6,6 +6,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
 
@@ -423,7 +424,8 @@ void queue_late(
       .push([held = std::move(held),
              values = std::move(values),
              work = std::move(work)] {
-        const torch::NoGradGuard no_grad_here;
+        // A device writes any tensor, in whatever mode it was made.
+        const c10::InferenceMode inference;
         work(values);
       });
 }
