@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <future>
+#include <optional>
 #include <system_error>
 #include <thread>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
@@ -45,6 +46,39 @@ struct RemoteServer {
 
 // c10d's own waits for a key, which end first, say more.
 constexpr std::chrono::seconds kKeyGrace{1};
+// The same of those for a connection, between whose tries it sleeps.
+constexpr std::chrono::seconds kConnectionGrace{10};
+
+// c10d waits for an answer without end in some requests. Where one does not
+// come in time, std::nullopt, and the thread that waits for it is left behind.
+template <typename Answer>
+std::optional<Answer> answer_in_time(
+    std::function<Answer()> request,
+    std::chrono::milliseconds timeout) {
+  auto task =
+      std::make_shared<std::packaged_task<Answer()>>(std::move(request));
+  auto answer = task->get_future();
+  try {
+    std::thread([task] { (*task)(); }).detach();
+  } catch (const std::system_error&) {
+    (*task)();  // no thread is to be had
+  }
+  if (answer.wait_for(timeout) != std::future_status::ready)
+    return std::nullopt;
+  return answer.get();
+}
+
+[[noreturn]] void throw_unanswered(
+    const std::string& what,
+    const RemoteServer& server) {
+  throw CommError(fmt::format(
+      "[store] {}: {} did not answer within {} s; rank 0 was stopped, or "
+      "another program listens there: check MASTER_ADDR and MASTER_PORT",
+      what,
+      server.address,
+      std::chrono::duration_cast<std::chrono::seconds>(server.timeout)
+          .count()));
+}
 
 class C10dStore : public Store {
  public:
@@ -85,8 +119,6 @@ class C10dStore : public Store {
   const C10dStorePtr& inner() const { return store_; }
 
  private:
-  // c10d waits for an answer without end in some requests. Where one does not
-  // come in time, the thread that waits for it is left behind.
   template <typename Answer>
   Answer ask(
       std::function<Answer(c10d::Store&)> request,
@@ -95,28 +127,17 @@ class C10dStore : public Store {
     try {
       if (server_.timeout.count() == 0)
         return request(*store_);
-      auto task = std::make_shared<std::packaged_task<Answer()>>(
+      auto answer = answer_in_time<Answer>(
           [store = store_, request = std::move(request)] {
             return request(*store);
-          });
-      auto answer = task->get_future();
-      try {
-        std::thread([task] { (*task)(); }).detach();
-      } catch (const std::system_error&) {
-        (*task)();  // no thread is to be had
-      }
-      if (answer.wait_for(server_.timeout + grace) == std::future_status::ready)
-        return answer.get();
+          },
+          server_.timeout + grace);
+      if (answer)
+        return *std::move(answer);
     } catch (const std::exception& error) {
       throw CommError(fmt::format("[store] {}: {}", what, error.what()));
     }
-    throw CommError(fmt::format(
-        "[store] {}: {} did not answer within {} s; rank 0 was stopped, or "
-        "another program listens there: check MASTER_ADDR and MASTER_PORT",
-        what,
-        server_.address,
-        std::chrono::duration_cast<std::chrono::seconds>(server_.timeout)
-            .count()));
+    throw_unanswered(what, server_);
   }
 
   C10dStorePtr store_;
@@ -193,9 +214,16 @@ StorePtr make_tcp_store(
   RemoteServer server{.address = fmt::format("{}:{}", host, port)};
   if (!serve)
     server.timeout = timeout;
+  const auto make = [host, options]() -> C10dStorePtr {
+    return c10::make_intrusive<c10d::TCPStore>(host, options);
+  };
   try {
-    return wrap(
-        c10::make_intrusive<c10d::TCPStore>(host, options), timeout, server);
+    if (serve)
+      return wrap(make(), timeout, server);
+    // That of later libtorch (2.15) asks the server something at once.
+    auto store = answer_in_time<C10dStorePtr>(make, timeout + kConnectionGrace);
+    if (store)
+      return wrap(*std::move(store), timeout, server);
   } catch (const std::exception& error) {
     const std::string reason = error.what();
     const std::string first_line = reason.substr(0, reason.find('\n'));
@@ -215,6 +243,7 @@ StorePtr make_tcp_store(
         port,
         std::chrono::duration_cast<std::chrono::seconds>(timeout).count()));
   }
+  throw_unanswered("cannot connect", server);
 }
 
 }  // namespace brigade
