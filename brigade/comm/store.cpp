@@ -220,7 +220,8 @@ StorePtr make_tcp_store(
   try {
     if (serve)
       return wrap(make(), timeout, server);
-    // That of later libtorch (2.15) asks the server something at once.
+    // The constructor of later libtorch (2.15) asks the server something at
+    // once, and waits.
     auto store = answer_in_time<C10dStorePtr>(make, timeout + kConnectionGrace);
     if (store)
       return wrap(*std::move(store), timeout, server);

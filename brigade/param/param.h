@@ -80,8 +80,8 @@ struct Param {
 // parameters.
 std::vector<std::vector<size_t>> groups_of(const std::vector<Param>& params);
 
-// A parameter of `part`: its row, cut (shard_parameter()) and hints; `weight` is
-// what the rank has of it.
+// A parameter of `part`: its row, cut (shard_parameter()) and hints; `weight`
+// is what the rank has of it.
 Param make_param(
     const ParameterRow& row,
     const ModelPart& part,

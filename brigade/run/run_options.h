@@ -1,7 +1,7 @@
-// What a run's config says where its keys do not say it by themselves, as far as
-// that takes no libtorch: options of data, buckets and the learning rate, and
-// what is known from several keys. Pure, but for training_data_options(), which
-// looks whether files are there.
+// What a run's config says where its keys do not say it by themselves, as far
+// as that takes no libtorch: options of data, buckets and the learning rate,
+// and what is known from several keys. Pure, but for training_data_options(),
+// which looks whether files are there.
 #pragma once
 
 #include <cstdint>
