@@ -11,6 +11,7 @@
 #include "brigade/param/param.h"
 
 namespace brigade {
+
 torch::Tensor Checkpoint::values_of(const Piece& piece) {
   return piece.scales == nullptr
              ? as_tensor(*piece.stored)
