@@ -81,6 +81,7 @@ TEST_F(ProgramStart, RanksAloneLoadLibtorch) {
        (folder_ / "run.json").string(),
        "--nproc",
        "2",
+       "distributed.use_cpu=true",
        "logging.run_dir=" + run("run").string()},
       testing::held_ranks(1, gate));
   ASSERT_TRUE(testing::eventually([&] {
