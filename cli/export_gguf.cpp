@@ -15,6 +15,7 @@
 #include "brigade/checkpoint/verify.h"
 #include "brigade/files/file.h"
 #include "brigade/files/output_path.h"
+#include "brigade/files/tokenizer_names.h"
 #include "brigade/gguf/write_model.h"
 #include "brigade/json/node.h"
 #include "brigade/model_spec/parameter_table.h"
@@ -37,12 +38,6 @@ struct GgufSource {
   std::string dtype;
 };
 
-std::string tokenizer_in_folder(const fs::path& folder) {
-  const bool has_one = fs::exists(folder / "tokenizer.json") ||
-                       fs::exists(folder / "tokenizer.model");
-  return has_one ? folder.string() : "";
-}
-
 nlohmann::json read_json_of_export(const fs::path& path) {
   const std::string text = read_text_file(path);
   return JsonDocument(text, {"export", path.string()}).root().value();
@@ -54,7 +49,7 @@ GgufSource open_source(const ExportArguments& arguments, RateBar& bar) {
   if (is_hugging_face(path)) {
     source.directory = path;
     source.config = read_json_of_export(source.directory / "config.json");
-    source.tokenizer = tokenizer_in_folder(path);
+    source.tokenizer = find_tokenizer_file(path).empty() ? "" : path;
     for (const char* key : {"torch_dtype", "dtype"}) {
       if (source.config.contains(key) && source.config[key].is_string())
         source.dtype = source.config[key].get<std::string>();

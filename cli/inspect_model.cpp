@@ -9,6 +9,7 @@
 #include "brigade/base/readable.h"
 #include "brigade/config/train_config.h"
 #include "brigade/files/file.h"
+#include "brigade/files/tokenizer_names.h"
 #include "brigade/json/node.h"
 #include "brigade/model_spec/active_parameters.h"
 #include "brigade/model_spec/decoder_config.h"
@@ -245,12 +246,10 @@ void inspect_folder(const fs::path& folder, const InspectArguments& arguments) {
     heading(folder / "config.json");
     inspect_json(folder / "config.json", arguments);
   }
-  for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
-    if (fs::exists(folder / name)) {
-      heading(folder / name);
-      inspect_tokenizer((folder / name).string());
-      break;
-    }
+  if (const fs::path tokenizer = find_tokenizer_file(folder);
+      !tokenizer.empty()) {
+    heading(tokenizer);
+    inspect_tokenizer(tokenizer.string());
   }
   if (fs::exists(folder / kSafetensorsFile) ||
       fs::exists(folder / kSafetensorsIndex)) {

@@ -17,6 +17,7 @@
 #include "brigade/checkpoint/torch_dtype.h"
 #include "brigade/checkpoint/verify.h"
 #include "brigade/files/file.h"
+#include "brigade/files/tokenizer_names.h"
 #include "brigade/json/node.h"
 #include "brigade/model_spec/adapter.h"
 #include "brigade/model_spec/decoder_config.h"
@@ -64,11 +65,6 @@ std::vector<FileToCopy> tokenizer_of(const Checkpoint& checkpoint) {
         tokenizer));
   }
   return find_tokenizer_files(checkpoint.directory() / tokenizer);
-}
-
-bool has_tokenizer_in(const fs::path& folder) {
-  return fs::exists(folder / "tokenizer.json") ||
-         fs::exists(folder / "tokenizer.model");
 }
 
 // A model that is to be exported, wherever it comes from.
@@ -224,8 +220,9 @@ ModelToExport model_in_folder(
             return merged_weight(whole, module, adapter->options, adapter->read)
                 .to(torch_type);
           },
-      .tokenizer = has_tokenizer_in(path) ? find_tokenizer_files(path)
-                                          : std::vector<FileToCopy>()};
+      .tokenizer = find_tokenizer_file(path).empty()
+                       ? std::vector<FileToCopy>()
+                       : find_tokenizer_files(path)};
 }
 
 // Whether the weights that a run stores are averages, no longer its masters.

@@ -13,6 +13,7 @@
 #include "brigade/config/keys.h"
 #include "brigade/config/rules.h"
 #include "brigade/files/file.h"
+#include "brigade/files/tokenizer_names.h"
 #include "brigade/files/usual_path.h"
 
 namespace brigade {
@@ -407,13 +408,8 @@ LoadedConfig load_train_config(const LoadOptions& options) {
 std::string tokenizer_of_text(const TrainConfig& config) {
   if (!config.dataset.tokenizer.empty())
     return config.dataset.tokenizer;
-  std::error_code error;
-  for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
-    if (!config.model.folder.empty() &&
-        fs::exists(config.model.folder / name, error))
-      return config.model.folder.string();
-  }
-  return "bytes";
+  const fs::path& folder = config.model.folder;
+  return find_tokenizer_file(folder).empty() ? "bytes" : folder.string();
 }
 
 int64_t tokens_per_step(const TrainConfig& config) {

@@ -13,6 +13,7 @@
 #include "brigade/comm/self_communicator.h"
 #include "brigade/config/model_layout.h"
 #include "brigade/files/file.h"
+#include "brigade/files/tokenizer_names.h"
 #include "brigade/generate/limited_tokenizer.h"
 #include "brigade/json/node.h"
 #include "brigade/json/python_json.h"
@@ -25,14 +26,6 @@ namespace brigade {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string tokenizer_in(const fs::path& folder) {
-  for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
-    if (fs::exists(folder / name))
-      return folder.string();
-  }
-  return {};
-}
 
 // `place`: where it stands, as messages begin ("FILE: /model").
 DecoderConfig parse_model(
@@ -55,7 +48,7 @@ StoredModel::StoredModel(const fs::path& path, const fs::path& adapter) {
     config_ = parse_python_json(text, {"model", name});
     model_ = parse_model(config_, name + ": ");
     dtype_ = dtype_of_config(config_);
-    tokenizer_ = tokenizer_in(path);
+    tokenizer_ = find_tokenizer_file(path).empty() ? "" : path.string();
   } else {
     checkpoint_.emplace(path);
     directory_ = checkpoint_->directory();

@@ -7,6 +7,7 @@
 #include <array>
 
 #include "brigade/base/error.h"
+#include "brigade/files/tokenizer_names.h"
 #include "brigade/hub/cache.h"
 #include "brigade/hub/download.h"
 #include "brigade/safetensors/folder.h"
@@ -17,16 +18,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kConfigFile = "config.json";
-
-constexpr std::array kTokenizerFiles = {
-    "tokenizer.json",
-    "tokenizer.model",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "chat_template.jinja"};
 
 bool wants_tokenizer(const HubContent& content) {
   return content.tokenizer == HubContent::Tokenizer::kWanted;
@@ -51,9 +42,7 @@ bool has_all_weights(const fs::path& folder) {
 bool has_all(const fs::path& folder, const HubContent& content) {
   if (!fs::exists(folder / kConfigFile))
     return false;
-  const bool has_tokenizer = fs::exists(folder / "tokenizer.json") ||
-                             fs::exists(folder / "tokenizer.model");
-  if (wants_tokenizer(content) && !has_tokenizer)
+  if (wants_tokenizer(content) && find_tokenizer_file(folder).empty())
     return false;
   return !wants_weights(content) || has_all_weights(folder);
 }
@@ -138,10 +127,14 @@ fs::path fetch_from_hub(
   if (is_there("generation_config.json"))
     get("generation_config.json");
   if (wants_tokenizer(content)) {
-    for (const char* file : kTokenizerFiles) {
-      if (is_there(file))
-        get(file);
-    }
+    const auto get_those_there = [&](const auto& files) {
+      for (const char* file : files) {
+        if (is_there(file))
+          get(file);
+      }
+    };
+    get_those_there(kTokenizerFiles);
+    get_those_there(kTokenizerDescriptions);
   }
   if (wants_weights(content)) {
     get(is_sharded ? kSafetensorsIndex : kSafetensorsFile);

@@ -11,6 +11,7 @@
 #include "brigade/data/reference_log_probs.h"
 #include "brigade/files/digest.h"
 #include "brigade/files/fingerprint.h"
+#include "brigade/files/tokenizer_names.h"
 #include "brigade/run/base_model.h"
 #include "brigade/run/manifest.h"
 #include "brigade/run/resume_rules.h"
@@ -48,11 +49,7 @@ std::string find_tokenizer(const TrainConfig& config) {
   const auto info = read_dataset_info(dataset_prefix(dataset));
   if (info && !info->tokenizer.empty())
     return info->tokenizer;
-  for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
-    if (fs::exists(config.model.folder / name))
-      return (config.model.folder / name).string();
-  }
-  return {};
+  return find_tokenizer_file(config.model.folder).string();
 }
 
 nlohmann::json describe_data(

@@ -3,28 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 
 #include "brigade/base/error.h"
 #include "brigade/files/file.h"
+#include "brigade/files/tokenizer_names.h"
 
 namespace brigade {
-namespace {
 
 namespace fs = std::filesystem;
-
-constexpr std::array kTokenizerFiles = {"tokenizer.json", "tokenizer.model"};
-
-// What describes a tokenizer, or is one in another form.
-constexpr std::array kTokenizerDescriptions = {
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "chat_template.jinja"};
-
-}  // namespace
 
 std::vector<FileToCopy> find_tokenizer_files(
     const fs::path& path,

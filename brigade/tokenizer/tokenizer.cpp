@@ -6,6 +6,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/files/file.h"
+#include "brigade/files/tokenizer_names.h"
 #include "brigade/files/usual_path.h"
 #include "brigade/tokenizer/kinds.h"
 #include "brigade/tokenizer/sentencepiece_json.h"
@@ -68,7 +69,7 @@ fs::path tokenizer_file(const fs::path& path) {
     static_cast<void>(has_file(path));  // a pipe would be waited for
     return path;
   }
-  for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
+  for (const char* name : kTokenizerFiles) {
     if (has_file(path / name))
       return path / name;
   }
