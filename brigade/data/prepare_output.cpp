@@ -110,7 +110,7 @@ void refuse_sources_in_output(
     const std::vector<PrepareSource>& sources) {
   std::vector<const char*> suffixes(kDatasetParts.begin(), kDatasetParts.end());
   suffixes.insert(suffixes.end(), {kInfo, kLock});
-  std::vector<fs::path> outputs = leftovers_of(prefix);  // also folders
+  std::vector<fs::path> outputs = leftovers_of(prefix);  // files and folders
   for (const char* suffix : suffixes) {
     if (has_entry(with_suffix(prefix, suffix)))
       outputs.push_back(with_suffix(prefix, suffix));
@@ -121,12 +121,12 @@ void refuse_sources_in_output(
         is_standard_input(source.path) ? fs::path("/dev/stdin") : source.path;
     const auto output =
         std::find_if(outputs.begin(), outputs.end(), [&](const auto& each) {
-          return are_same(path, each) || lies_in(path, each);
+          return lies_in(path, each);
         });
     if (output != outputs.end())
       throw ConfigError(fmt::format(
-          "[prepare] {} '{}' is the file '{}', which --out {} would replace: "
-          "give another --out",
+          "[prepare] {} '{}' is or lies in '{}', which --out {} would replace "
+          "or remove: give another --out",
           source.option,
           input_name(source.path),
           output->string(),

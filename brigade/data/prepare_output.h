@@ -15,9 +15,9 @@ struct PrepareSource {
   std::filesystem::path path;
 };
 
-// Throws ConfigError where one of `sources` is a file that a dataset of
-// `prefix` would replace or remove_leftovers() removes, or lies in
-// PREFIX.tokenizer, which is replaced whole.
+// Throws ConfigError where one of `sources` is what a dataset of `prefix` would
+// replace or remove_leftovers() removes, or lies in a folder of that kind, such
+// as PREFIX.tokenizer, which is replaced whole.
 // Files are compared, not names: links lead to the same one.
 void refuse_sources_in_output(
     const std::filesystem::path& prefix,

@@ -425,7 +425,7 @@ TEST_F(PrepareTest, WhatItReadsIsNeverReplaced) {
   auto linked = options(text);
   linked.existing = PrepareOptions::Existing::kOverwrite;
   std::filesystem::create_symlink(text, folder_ / "out/x.json");
-  EXPECT_THAT(message(linked), HasSubstr("a.txt' is the file"));
+  EXPECT_THAT(message(linked), HasSubstr("a.txt' is or lies in"));
   std::filesystem::remove(folder_ / "out/x.json");
   // Beside a dataset, too, whose copy of a tokenizer may be replaced.
   auto own = options(text);
