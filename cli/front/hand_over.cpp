@@ -76,10 +76,19 @@ fs::path torch_program() {
   return program;
 }
 
+[[noreturn]] void throw_cannot_start(const fs::path& program) {
+  throw Error(
+      ExitCode::kUnexpected,
+      fmt::format(
+          "cannot start '{}': {}", program.string(), std::strerror(errno)));
+}
+
 // The same file for as long as this process runs, whatever takes its place.
 fs::path held(const fs::path& program) {
   const int file = ::open(program.c_str(), O_PATH | O_CLOEXEC);
-  return file < 0 ? program : fs::path(fmt::format("/proc/self/fd/{}", file));
+  if (file < 0 || ::access(program.c_str(), X_OK) != 0)
+    throw_cannot_start(program);
+  return fmt::format("/proc/self/fd/{}", file);
 }
 
 void hand_over() {
@@ -90,10 +99,7 @@ void hand_over() {
     pointers.push_back(const_cast<char*>(argument.c_str()));
   pointers.push_back(nullptr);
   ::execv(program.c_str(), pointers.data());
-  throw Error(
-      ExitCode::kUnexpected,
-      fmt::format(
-          "cannot start '{}': {}", program.string(), std::strerror(errno)));
+  throw_cannot_start(program);
 }
 
 // A token is some hundred products of a few microseconds. Between them OpenMP's
