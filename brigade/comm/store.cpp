@@ -70,14 +70,14 @@ std::optional<Answer> answer_in_time(
 
 [[noreturn]] void throw_unanswered(
     const std::string& what,
-    const RemoteServer& server) {
+    const RemoteServer& server,
+    std::chrono::milliseconds waited) {
   throw CommError(fmt::format(
       "[store] {}: {} did not answer within {} s; rank 0 was stopped, or "
       "another program listens there: check MASTER_ADDR and MASTER_PORT",
       what,
       server.address,
-      std::chrono::duration_cast<std::chrono::seconds>(server.timeout)
-          .count()));
+      std::chrono::duration_cast<std::chrono::seconds>(waited).count()));
 }
 
 class C10dStore : public Store {
@@ -137,7 +137,7 @@ class C10dStore : public Store {
     } catch (const std::exception& error) {
       throw CommError(fmt::format("[store] {}: {}", what, error.what()));
     }
-    throw_unanswered(what, server_);
+    throw_unanswered(what, server_, server_.timeout + grace);
   }
 
   C10dStorePtr store_;
@@ -244,7 +244,7 @@ StorePtr make_tcp_store(
         port,
         std::chrono::duration_cast<std::chrono::seconds>(timeout).count()));
   }
-  throw_unanswered("cannot connect", server);
+  throw_unanswered("cannot connect", server, timeout + kConnectionGrace);
 }
 
 }  // namespace brigade

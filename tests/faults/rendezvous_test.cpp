@@ -156,7 +156,6 @@ TEST_F(Rendezvous, APeerThatSaysNothingIsNamed) {
       AllOf(
           HasSubstr(
               fmt::format("127.0.0.1:{} did not answer", silent.number())),
-          HasSubstr("within 8 s"),
           HasSubstr("MASTER_PORT")));
 }
 
@@ -186,7 +185,7 @@ TEST_F(Rendezvous, ARank0ThatIsStoppedAfterItListensIsNamed) {
       failure_of(*rank, 3),
       AllOf(
           HasSubstr(fmt::format("127.0.0.1:{}", port)),
-          HasSubstr("did not answer within 8 s")));
+          HasSubstr("did not answer within")));
   testing::send_signal(first->pid(), SIGKILL);
 }
 
