@@ -310,7 +310,7 @@ void compare(const ModelShape& s, torch::ScalarType dtype) {
 void compare_narrow_states(const Machine& machine, const Tensor& values) {
   const int64_t numel = values.numel();
   const Tensor codes = torch::empty({numel}, torch::kChar);
-  const Tensor scales = torch::empty({ops::count_blocks(numel)});
+  const Tensor scales = torch::empty({count_blocks(numel)});
   const Tensor rounded = torch::empty({numel}, torch::kBFloat16);
   const auto n = static_cast<double>(numel);
   print(

@@ -13,7 +13,7 @@ torch::Tensor without_padding(const State& part, const torch::Tensor& tensor) {
 // Padding is rows behind all others.
 torch::Tensor stored_scales(const State& part) {
   return part.scales.narrow(
-      0, 0, ops::count_blocks(without_padding(part, part.tensor).numel()));
+      0, 0, count_blocks(without_padding(part, part.tensor).numel()));
 }
 
 std::vector<State> PartSnapshot::copy(const std::vector<State>& parts) {

@@ -65,10 +65,6 @@ const std::array<float, 256>& dynamic_map(torch::ScalarType codes) {
   return codes == torch::kChar ? with_sign : without_sign;
 }
 
-int64_t count_blocks(int64_t numel) {
-  return (numel + kBlockNumel - 1) / kBlockNumel;
-}
-
 Tensor
 decode_blocks(const Tensor& codes, const Tensor& scales, Kernels kernels) {
   const torch::NoGradGuard no_grad;

@@ -30,9 +30,6 @@ inline constexpr float kLeastBlockScale = 0x1p-104F;
 // Ascending. codes: torch::kChar or torch::kByte.
 const std::array<float, 256>& dynamic_map(torch::ScalarType codes);
 
-// How many blocks so many elements are.
-int64_t count_blocks(int64_t numel);
-
 // Whether a tensor of that dtype can be codes.
 inline bool is_codes(torch::ScalarType dtype) {
   return dtype == torch::kChar || dtype == torch::kByte;

@@ -32,6 +32,11 @@ enum class StateDtype {
 // block_numel).
 inline constexpr int64_t kBlockNumel = 256;
 
+// How many blocks so many elements are.
+inline constexpr int64_t count_blocks(int64_t numel) {
+  return (numel + kBlockNumel - 1) / kBlockNumel;
+}
+
 // A tensor that is kept beside a weight, as long as the weight. Checkpoints
 // store it as NAME.PARAMETER, all but kMasterLow.
 struct StateSpec {

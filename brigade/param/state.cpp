@@ -30,8 +30,7 @@ State zero_state(const StateSpec& spec, const torch::Tensor& weight) {
   // Zero times any entry.
   if (ops::is_codes(dtype))
     state.scales = torch::zeros(
-        {ops::count_blocks(weight.numel())},
-        weight.options().dtype(torch::kFloat));
+        {count_blocks(weight.numel())}, weight.options().dtype(torch::kFloat));
   return state;
 }
 
@@ -39,7 +38,7 @@ State narrow_state(const State& flat, int64_t begin, int64_t numel) {
   State part{flat.name, flat.tensor.narrow(0, begin, numel)};
   if (flat.scales.defined())
     part.scales =
-        flat.scales.narrow(0, begin / kBlockNumel, ops::count_blocks(numel));
+        flat.scales.narrow(0, begin / kBlockNumel, count_blocks(numel));
   return part;
 }
 

@@ -38,8 +38,7 @@ std::pair<std::string, const SafetensorsTensor*> name_of_piece(
       scales != in_file.end() &&
       scales->second->dtype == SafetensorsDtype::kF32 &&
       static_cast<int64_t>(scales->second->data.size() / sizeof(float)) ==
-          (static_cast<int64_t>(stored.data.size()) + kBlockNumel - 1) /
-              kBlockNumel &&
+          count_blocks(static_cast<int64_t>(stored.data.size())) &&
       (stored.dtype == SafetensorsDtype::kI8 ||
        stored.dtype == SafetensorsDtype::kU8);
   if (!is_sane)
