@@ -60,18 +60,12 @@ fs::path find_checkpoint_directory(const fs::path& path) {
     return path;
   if (fs::is_directory(path / "checkpoints"))
     return find_checkpoint_directory(path / "checkpoints");  // a run folder
-  int64_t latest = -1;
-  fs::path result;
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(path, ignored)) {
-    const auto number = parse_number<int64_t>(entry.path().filename().string());
-    if (number && *number > latest &&
-        fs::exists(entry.path() / kManifestFile)) {
-      latest = *number;
-      result = entry.path();
-    }
-  }
-  if (result.empty()) {
+  const std::vector<CheckpointEntry> entries = list_checkpoints(path);
+  const auto newest =
+      std::find_if(entries.rbegin(), entries.rend(), [](const auto& entry) {
+        return fs::exists(entry.directory / kManifestFile);
+      });
+  if (newest == entries.rend()) {
     throw DataError(fmt::format(
         "[checkpoint] '{}' is no checkpoint: it holds neither {} nor a "
         "numbered folder with one{}",
@@ -79,7 +73,7 @@ fs::path find_checkpoint_directory(const fs::path& path) {
         kManifestFile,
         explain_missing_weights(path)));
   }
-  return result;
+  return newest->directory;
 }
 
 std::vector<CheckpointEntry> list_checkpoints(const fs::path& folder) {

@@ -26,12 +26,13 @@ class StoredCheckpointTest : public ::testing::Test {
             R"("data_offsets":[0,8]}})",
         std::string(8, '\1'));
   }
-  fs::path save() {
-    const fs::path directory = folder_ / "7";
+  fs::path save(int64_t step = 7) {
+    const std::string name = std::to_string(step);
+    const fs::path directory = folder_ / name;
     fs::create_directory(directory);
-    write_bytes(directory / kFile, file_of("a", "7"));
+    write_bytes(directory / kFile, file_of("a", name));
     CheckpointManifest manifest;
-    manifest.step = 7;
+    manifest.step = step;
     manifest.samples = 0;
     manifest.run = "a";
     manifest.data = manifest.model = manifest.config = nlohmann::json::object();
@@ -56,10 +57,12 @@ class StoredCheckpointTest : public ::testing::Test {
 };
 
 TEST_F(StoredCheckpointTest, TheNewestOfAFolderIsFoundWithItsTensors) {
-  const fs::path directory = save();
+  save(9);
+  const fs::path directory = save(10);
+  fs::create_directory(folder_ / "12");  // without a manifest
   const StoredCheckpoint checkpoint(folder_.path());
   EXPECT_EQ(checkpoint.directory(), directory);
-  EXPECT_EQ(checkpoint.manifest().step, 7);
+  EXPECT_EQ(checkpoint.manifest().step, 10);
   ASSERT_EQ(checkpoint.tensors().size(), 1U);
   EXPECT_EQ(checkpoint.tensors()[0].name, "w");
   EXPECT_EQ(checkpoint.tensors()[0].size_bytes, 8U);
