@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "brigade/files/file.h"
 #include "program.h"
 
 namespace brigade {
@@ -138,7 +139,7 @@ TERM=dumb zsh -f $T/drive.zsh)");
 }
 
 // Where there is no brigade-torch to become.
-TEST_F(ShellHelp, ATypoHelpAndVersionTakeNoLibtorch) {
+TEST_F(ShellHelp, CommandLinesThatAreOnlyReadAndDryRunsTakeNoLibtorch) {
   EXPECT_THAT(output_of("ldd $B"), Not(HasSubstr("libtorch")));
   const std::string alone = (folder_ / "brigade").string();
   std::filesystem::copy_file(kProgram, alone);
@@ -146,6 +147,9 @@ TEST_F(ShellHelp, ATypoHelpAndVersionTakeNoLibtorch) {
     std::vector<std::string> arguments;
     int exit_code;
   };
+  const std::string text = (folder_ / "a.txt").string();
+  write_text_file(text, std::string(1 << 16, 'a'));
+  const std::string data = (folder_ / "data").string();
   const std::vector<Line> lines = {
       {{"tarin"}, 2},
       {{"train", "--nprok", "2"}, 2},
@@ -158,6 +162,16 @@ TEST_F(ShellHelp, ATypoHelpAndVersionTakeNoLibtorch) {
         "distributed.use_cpu=true",
         "--print-config",
         "--print-schedule"},
+       0},
+      {{"prepare", "--input", text, "--tokenizer", "bytes", "--out", data}, 0},
+      {{"train",
+        "--config",
+        BRIGADE_SOURCE_DIR "/examples/quickstart.json",
+        "--nproc",
+        "2",
+        "distributed.use_cpu=true",
+        "dataset.name=" + data,
+        "--dry-run"},
        0},
       {{"--help"}, 0},
       {{"train", "--help"}, 0},
