@@ -1,10 +1,11 @@
+#include "brigade/checkpoint/checkpoint.h"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <vector>
 
 #include "brigade/base/error.h"
-#include "brigade/checkpoint/checkpoint.h"
 #include "brigade/checkpoint/torch_dtype.h"
 #include "brigade/ops/block_codes.h"
 #include "brigade/ops/split_master.h"

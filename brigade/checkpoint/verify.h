@@ -1,11 +1,8 @@
 // Whether a checkpoint is what was written.
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <string>
-#include <vector>
 
 #include "brigade/comm/communicator.h"
 #include "brigade/options/verify_level.h"

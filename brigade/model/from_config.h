@@ -7,7 +7,6 @@
 #include "brigade/config/train_config.h"
 #include "brigade/model/model_context.h"
 #include "brigade/ops/op_options.h"
-#include "brigade/topology/token_layout.h"
 
 namespace brigade {
 

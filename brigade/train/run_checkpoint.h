@@ -10,7 +10,6 @@
 #include "brigade/checkpoint/save.h"
 #include "brigade/comm/process_mesh.h"
 #include "brigade/config/train_config.h"
-#include "brigade/data/training_data.h"
 #include "brigade/run/run_observer.h"
 #include "brigade/train/local_training.h"
 #include "brigade/train/router_use.h"

@@ -10,7 +10,6 @@
 
 #include "brigade/comm/store.h"
 #include "brigade/config/train_config.h"
-#include "brigade/data/token_range.h"
 #include "brigade/launch/environment.h"
 #include "brigade/launch/rank_signals.h"
 #include "brigade/run/run_observer.h"
