@@ -235,16 +235,16 @@ StorePtr make_tcp_store(
           host_name(),
           port,
           first_line));
-    throw CommError(fmt::format(
-        "[store] host {} could not connect to {}:{} within {} s, where rank 0 "
-        "should listen; look for rank 0's error, and check MASTER_ADDR, "
-        "MASTER_PORT and firewalls",
-        host_name(),
-        host,
-        port,
-        std::chrono::duration_cast<std::chrono::seconds>(timeout).count()));
   }
-  throw_unanswered("cannot connect", server, timeout + kConnectionGrace);
+  // Whether nobody listens there or nobody answers: libtorch may end its tries
+  // later than it was told to.
+  throw CommError(fmt::format(
+      "[store] host {} could not connect to {} within {} s, where rank 0 "
+      "should listen: it did not answer; look for rank 0's error, and check "
+      "MASTER_ADDR, MASTER_PORT and firewalls",
+      host_name(),
+      server.address,
+      std::chrono::duration_cast<std::chrono::seconds>(timeout).count()));
 }
 
 }  // namespace brigade

@@ -154,8 +154,8 @@ TEST_F(Rendezvous, APeerThatSaysNothingIsNamed) {
   EXPECT_THAT(
       failure_of(*rank, 3),
       AllOf(
-          HasSubstr(
-              fmt::format("127.0.0.1:{} did not answer", silent.number())),
+          HasSubstr(fmt::format("127.0.0.1:{}", silent.number())),
+          HasSubstr("did not answer"),
           HasSubstr("MASTER_PORT")));
 }
 
@@ -185,7 +185,7 @@ TEST_F(Rendezvous, ARank0ThatIsStoppedAfterItListensIsNamed) {
       failure_of(*rank, 3),
       AllOf(
           HasSubstr(fmt::format("127.0.0.1:{}", port)),
-          HasSubstr("did not answer within")));
+          HasSubstr("did not answer")));
   testing::send_signal(first->pid(), SIGKILL);
 }
 
