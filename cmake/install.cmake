@@ -56,7 +56,8 @@ if(TARGET torch_cuda)
 endif()
 get_filename_component(torch_folder "${TORCH_LIBRARY}" DIRECTORY)
 if(torch_folder AND NOT torch_folder IN_LIST CMAKE_CXX_IMPLICIT_LINK_DIRECTORIES)
-  string(PREPEND pc_torch_libs "-Wl,--push-state,--no-as-needed,-lstdc++,--pop-state -L${torch_folder} -Wl,-rpath,${torch_folder} ")
+  # As in cmake/dependencies.cmake.
+  string(PREPEND pc_torch_libs "-Wl,--allow-shlib-undefined -Wl,--push-state,--no-as-needed,-lstdc++,--pop-state -L${torch_folder} -Wl,-rpath,${torch_folder} ")
 endif()
 set(pc_dnnl_libs "-ldnnl")
 # The copy of oneDNN beside which a PyTorch of Python may have another.
