@@ -19,9 +19,7 @@ planner::Training planner_training(const TrainConfig& config) {
   planner::Training training;
   training.shape = planner::shape_of(*config.model.decoder, config.model.name);
   training.batch.sequence_tokens = config.training.seq_length;
-  training.batch.sequences = config.training.micro_batch_size *
-                             config.training.gradient_accumulation_steps *
-                             config.distributed.dims.dp;
+  training.batch.sequences = sequences_per_step(config);
   const bool is_fp32 = config.model.dtype == ModelDtype::kFloat32;
   if (is_fp32)
     training.precision = planner::Precision::fp32();

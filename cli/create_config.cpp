@@ -216,20 +216,17 @@ void print_model(TrainConfig& config, const CreateConfigArguments& arguments) {
 }
 
 void print_batch(const TrainConfig& run) {
-  const int64_t sequences = run.training.micro_batch_size *
-                            run.training.gradient_accumulation_steps *
-                            run.distributed.dims.dp;
   fmt::print(
       "layout             {} = {} ranks, {}, zero stage {}\n"
-      "global batch       {} sequences, {} tokens per step: dp {} * "
+      "global batch       {} sequences, {} tokens per step: {} * "
       "micro-batch {} * {} accumulated\n",
       run.parallel_dims().product(),
       run.parallel_dims().world_size(),
       to_string(run.distributed.pp_engine),
       run.distributed.zero_stage,
-      sequences,
-      sequences * run.training.seq_length,
-      run.distributed.dims.dp,
+      sequences_per_step(run),
+      tokens_per_step(run),
+      run.distributed.dims.product(kBatchAxes),
       run.training.micro_batch_size,
       run.training.gradient_accumulation_steps);
 }

@@ -44,6 +44,7 @@ ProcessMesh::ProcessMesh(
       "dp_cp", dims.members(kReplicaAxes, rank), backend_.hierarchy);
   for (const Axis axis : kAxes)
     axes_[axis] = join(to_string(axis), dims.members({axis}, rank));
+  sequence_ = join("sequence", dims.members(kSequenceAxes, rank));
   model_ = join_grid("model", kModelAxes);
   embedding_ = split("embedding", [&](Coordinate at) {
     // The ends of a pipeline are one group.

@@ -40,6 +40,8 @@ class ProcessMesh {
 
   const CommunicatorPtr& world() const { return world_; }
   const CommunicatorPtr& axis(Axis axis) const;  // this rank's group
+  // The ranks that have the other parts of this rank's sequences.
+  const CommunicatorPtr& sequence() const { return sequence_; }
   // Where the ranks met; null for a world of one, or as it was given.
   const StorePtr& store() const { return store_; }
   // Sums gradients: the replicas of this rank's weights. Where they are on
@@ -132,6 +134,7 @@ class ProcessMesh {
   int replica_groups_ = 1;
   CommunicatorPtr replicas_;
   CommunicatorPtr between_groups_;
+  CommunicatorPtr sequence_;
   CommunicatorPtr model_;
   CommunicatorPtr embedding_;
   CommunicatorPtr expert_parallel_;

@@ -31,7 +31,9 @@ void add_grid(Keys& keys) {
         kFree,
         fmt::format("ranks of {}", meaning_of(*axis)));
     if (*axis == Axis::kDp)
-      key.default_note = "world size / (tp * pp * cp)";
+      key.default_note = fmt::format(
+          "world size / ({})",
+          product_of_names([](Axis other) { return other != Axis::kDp; }));
   }
   dims.key(
       "ep_size",

@@ -24,6 +24,15 @@ using Problems = std::vector<std::string>;
 
 constexpr size_t kShownLayouts = 3;
 
+// "/distributed/dp_size = 2 * ...": the keys of these axes.
+std::string keys_of(const ParallelDims& dims, const std::vector<Axis>& along) {
+  std::vector<std::string> keys;
+  for (const Axis axis : along)
+    keys.push_back(
+        fmt::format("/distributed/{} = {}", size_key_of(axis), dims[axis]));
+  return fmt::format("{}", fmt::join(keys, " * "));
+}
+
 // Neither number may wrap around: a micro-batch's tokens are multiplied by the
 // sizes of a model, which 31 bits leave room for, and a step's are the divisor
 // of its loss.
@@ -41,29 +50,29 @@ void check_token_counts(const TrainConfig& config, Problems& problems) {
         INT32_MAX));
     return;
   }
+  const ParallelDims& dims = config.distributed.dims;
   if (__builtin_mul_overflow(
           tokens, training.gradient_accumulation_steps, &tokens) ||
-      __builtin_mul_overflow(
-          tokens, int64_t{config.distributed.dims.dp}, &tokens)) {
+      __builtin_mul_overflow(tokens, int64_t{dims.batch_parts()}, &tokens)) {
     problems.push_back(fmt::format(
         "[config] /training/micro_batch_size = {} * /training/seq_length = {} "
-        "* /training/gradient_accumulation_steps = {} * /distributed/dp_size = "
-        "{} are more tokens than a step can count ({})",
+        "* /training/gradient_accumulation_steps = {} * {} are more tokens "
+        "than a step can count ({})",
         training.micro_batch_size,
         training.seq_length,
         training.gradient_accumulation_steps,
-        config.distributed.dims.dp,
+        keys_of(dims, kBatchAxes),
         INT64_MAX));
     return;
   }
   if (training.max_tokens && *training.max_tokens < tokens)
     problems.push_back(fmt::format(
         "[config] /training/max_tokens = {} is less than the {} tokens of one "
-        "step (dp_size {} x micro_batch_size {} x gradient_accumulation_steps "
-        "{} x seq_length {}): raise it, or make the step smaller",
+        "step ({} x micro_batch_size {} x gradient_accumulation_steps {} x "
+        "seq_length {}): raise it, or make the step smaller",
         *training.max_tokens,
         tokens,
-        config.distributed.dims.dp,
+        dims.product(kBatchAxes),
         training.micro_batch_size,
         training.gradient_accumulation_steps,
         training.seq_length));
@@ -91,18 +100,17 @@ void check_run(const TrainConfig& config, Problems& problems) {
   else
     validate_pipeline_size(
         distributed.pp_engine, pipeline_size(config), problems);
-  validate_sequence_partition(
-      training.seq_length, distributed.dims.cp, problems);
+  validate_sequence_partition(training.seq_length, distributed.dims, problems);
   // The tokens of a rank's micro-batch; the product of two large numbers is not
   // formed.
-  const int64_t tokens = training.seq_length / distributed.dims.cp;
+  const int64_t tokens = tokens_per_rank(training.seq_length, distributed.dims);
   const int64_t tp = distributed.dims.tp;
   if (distributed.sequence_parallel &&
       training.micro_batch_size % tp * (tokens % tp) % tp != 0)
     problems.push_back(fmt::format(
         "[config] /distributed/sequence_parallel: {} x {} tokens of a rank's "
-        "micro-batch (micro_batch_size x seq_length / cp) do not divide by tp "
-        "{}",
+        "micro-batch (micro_batch_size x its part of seq_length) do not divide "
+        "by tp {}",
         training.micro_batch_size,
         tokens,
         tp));
@@ -212,7 +220,7 @@ void check_model(
     Problems& problems) {
   const DistributedConfig& distributed = config.distributed;
   validate_tensor_parallel(
-      tensor_parallel_sizes(decoder), distributed.dims.tp, problems);
+      tensor_parallel_sizes(decoder), distributed.dims, problems);
   check_experts(config, decoder, problems);
   if (distributed.rounds.fragments > decoder.num_hidden_layers)
     problems.push_back(fmt::format(
@@ -225,13 +233,12 @@ void check_model(
       decoder.rope_scaling->type == RopeType::kDynamic &&
       config.training.seq_length > decoder.max_position_embeddings;
   // A rank sees its own part of the positions alone.
-  if (goes_beyond && distributed.dims.cp > 1)
+  if (goes_beyond && distributed.dims.sequence_parts() > 1)
     problems.push_back(fmt::format(
-        "[config] /distributed/cp_size = {}: rope_scaling \"dynamic\" depends "
-        "on how far a sequence goes beyond max_position_embeddings {}, which a "
-        "part of it does not tell; set cp_size to 1, or seq_length to at most "
-        "{}",
-        distributed.dims.cp,
+        "[config] {}: rope_scaling \"dynamic\" depends on how far a sequence "
+        "goes beyond max_position_embeddings {}, which a part of it does not "
+        "tell; divide no sequences, or set seq_length to at most {}",
+        keys_of(distributed.dims, kSequenceAxes),
         decoder.max_position_embeddings,
         decoder.max_position_embeddings));
   // Answers are padded to seq_length here, and as long as they are to the

@@ -412,10 +412,14 @@ std::string tokenizer_of_text(const TrainConfig& config) {
   return find_tokenizer_file(folder).empty() ? "bytes" : folder.string();
 }
 
+int64_t sequences_per_step(const TrainConfig& config) {
+  return config.distributed.dims.batch_parts() *
+         config.training.micro_batch_size *
+         config.training.gradient_accumulation_steps;
+}
+
 int64_t tokens_per_step(const TrainConfig& config) {
-  return config.distributed.dims.dp * config.training.micro_batch_size *
-         config.training.gradient_accumulation_steps *
-         config.training.seq_length;
+  return sequences_per_step(config) * config.training.seq_length;
 }
 
 int64_t last_step(const TrainConfig& config, int64_t steps, int64_t tokens) {

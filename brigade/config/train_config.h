@@ -305,7 +305,8 @@ LoadedConfig parse_train_config(
 // named, the model's own, or "bytes".
 std::string tokenizer_of_text(const TrainConfig& config);
 
-// Tokens of one optimizer step over all ranks.
+// Sequences and tokens of one optimizer step over all ranks.
+int64_t sequences_per_step(const TrainConfig& config);
 int64_t tokens_per_step(const TrainConfig& config);
 
 // The step that a run ends with which has done `steps` steps and seen `tokens`

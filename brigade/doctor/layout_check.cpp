@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
-#include <tuple>
 #include <utility>
 
 #include "brigade/base/error.h"
@@ -18,6 +17,7 @@
 #include "brigade/files/file.h"
 #include "brigade/launch/network.h"
 #include "brigade/run/run_options.h"
+#include "brigade/topology/sequence_partition.h"
 #include "brigade/train/train_step.h"
 
 namespace brigade {
@@ -83,7 +83,8 @@ nlohmann::json run_config(const fs::path& folder) {
       {"dataset", {{"name", (folder / "tokens").string()}}}};
 }
 
-// As many sequences per step whatever the layout, and divisible by its dp.
+// As many sequences per step whatever the layout, and divisible by the parts of
+// its batch.
 int sequences_of_step(int ranks) {
   return ranks * kAccumulation;
 }
@@ -104,7 +105,8 @@ Trained train(
        {fmt::format("distributed.zero_stage={}", layout.zero_stage),
         fmt::format(
             "training.micro_batch_size={}",
-            sequences_of_step(ranks) / (layout.dims.dp * kAccumulation)),
+            sequences_of_step(ranks) /
+                (layout.dims.batch_parts() * kAccumulation)),
         fmt::format("model.kernels={}", kernels)})
     options.overrides.push_back({text});
   if (layout.has_experts) {
@@ -168,14 +170,17 @@ int axes_in_use(const ParallelDims& dims) {
 std::vector<ParallelDims> layouts_of(int ranks) {
   std::vector<ParallelDims> layouts = all_dims(ranks);
   std::erase_if(layouts, [](const ParallelDims& dims) {
-    const bool divides_heads = kMostHeads % dims.tp == 0;
-    // Rings cut a sequence into 2 cp pieces.
-    return !divides_heads || dims.pp > kMostLayers ||
-           kSequenceTokens % (2 * dims.cp) != 0;
+    std::vector<std::string> problems;
+    validate_sequence_partition(kSequenceTokens, dims, problems);
+    return kMostHeads % dims.tp != 0 || dims.pp > kMostLayers ||
+           !problems.empty();
   });
   std::sort(layouts.begin(), layouts.end(), [](const auto& a, const auto& b) {
     const auto place = [](const ParallelDims& dims) {
-      return std::tuple(axes_in_use(dims), -dims.dp, dims.tp, dims.pp);
+      std::vector<int> sizes = {axes_in_use(dims), -dims.dp};
+      for (const Axis axis : kNamedAxes)
+        sizes.push_back(dims[axis]);
+      return sizes;
     };
     return place(a) < place(b);
   });

@@ -108,8 +108,7 @@ std::shared_ptr<DecoderModel> StoredModel::load(
     const TrainConfig& config,
     const ProcessMesh& mesh) const {
   auto context = std::make_shared<ModelContext>(model_context(config, mesh));
-  // Replicas do not share a sequence: attention has nobody to ask.
-  context->context_parallel = make_self_communicator({.name = "cp"});
+  context->set_whole_sequences();  // replicas do not share one
   ModelPart part =
       stage_parts(config).at(static_cast<size_t>(mesh.coordinate().pp));
   part.experts =

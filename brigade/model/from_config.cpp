@@ -17,6 +17,7 @@ ModelContext model_context(const TrainConfig& config, const ProcessMesh& mesh) {
   context.tensor_parallel.group = mesh.axis(Axis::kTp);
   context.tensor_parallel.tokens = token_layout(config.distributed);
   context.context_parallel = mesh.axis(Axis::kCp);
+  context.sequence = mesh.sequence();
   context.expert_parallel = mesh.expert_parallel();
   context.router_losses = {
       .balance = config.training.router_aux_loss,

@@ -15,11 +15,16 @@ void ModelContext::announce_backward(
       });
 }
 
+void ModelContext::set_whole_sequences() {
+  context_parallel = make_self_communicator({.name = "cp"});
+  sequence = context_parallel;
+}
+
 ModelContext single_rank_context(const DecoderConfig& config) {
   ModelContext context;
   context.description = describe_model(config);
   context.tensor_parallel.group = make_self_communicator({.name = "tp"});
-  context.context_parallel = make_self_communicator({.name = "cp"});
+  context.set_whole_sequences();
   context.expert_parallel = make_self_communicator({.name = "ep"});
   return context;
 }

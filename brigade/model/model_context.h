@@ -39,6 +39,7 @@ struct ModelContext {
   torch::Device device = torch::kCPU;
   TensorParallel tensor_parallel;  // a group of one when there is none
   CommunicatorPtr context_parallel;
+  CommunicatorPtr sequence;         // has the other parts of its sequences
   CommunicatorPtr expert_parallel;  // divides the experts
   RouterLosses router_losses;
   // ExpertInputs::capacity_factor where the model is trained.
@@ -72,6 +73,8 @@ struct ModelContext {
   // undefined tensors and those without a graph are left alone.
   void announce_backward(const torch::Tensor& output, const ModelUnit& unit)
       const;
+  // Each rank has all of its sequences, whatever the mesh.
+  void set_whole_sequences();
   // Calls before_forward, where there is one.
   void announce_forward(const ModelUnit& unit) const {
     if (before_forward)

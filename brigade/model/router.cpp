@@ -118,7 +118,7 @@ Tensor Router::load_of(
           torch::cat({choices, tokens}), {}, sequences * (count + 1))
           .to(torch::kFloat);
   // Parts of a sequence on other ranks. Exact: integers far below 2^24.
-  context_->context_parallel->all_reduce(counts)->wait();
+  context_->sequence->all_reduce(counts)->wait();
   if (divides_tokens(context_->tensor_parallel))
     context_->tensor_parallel.group->all_reduce(counts)->wait();
   const Tensor by_sequence =

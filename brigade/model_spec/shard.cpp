@@ -43,8 +43,9 @@ std::string nearest(const TensorParallelSizes& sizes, int tp) {
 
 void validate_tensor_parallel(
     const TensorParallelSizes& sizes,
-    int tp,
+    const ParallelDims& dims,
     std::vector<std::string>& problems) {
+  const int tp = dims.tp;
   if (tp < 1) {
     problems.push_back(
         fmt::format("[tensor_parallel] tp must be at least 1, but is {}", tp));

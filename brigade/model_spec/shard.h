@@ -40,7 +40,7 @@ TensorParallelSizes tensor_parallel_sizes(const DecoderConfig& config);
 // is a multiple of the kv heads. Any vocabulary fits.
 void validate_tensor_parallel(
     const TensorParallelSizes& sizes,
-    int tp,
+    const ParallelDims& dims,
     std::vector<std::string>& problems);
 
 // Rows of the embedding and of the head on every rank, padding included:

@@ -26,10 +26,10 @@ class Part {
   PartTime head();
 
  private:
-  // The tokens of a micro-batch on one rank of cp.
+  // The tokens of a micro-batch on one rank.
   int64_t tokens() const {
     return layout_.micro_batch * training_.batch.sequence_tokens /
-           layout_.dims.cp;
+           layout_.dims.sequence_parts();
   }
   // The tokens between the regions of tensor parallel.
   double outer_tokens() const {

@@ -71,9 +71,9 @@ void check_tokens(
     const Batch& batch,
     Problems& problems) {
   const size_t before = problems.size();
-  validate_sequence_partition(batch.sequence_tokens, layout.dims.cp, problems);
+  validate_sequence_partition(batch.sequence_tokens, layout.dims, problems);
   const int64_t tokens =
-      layout.micro_batch * (batch.sequence_tokens / layout.dims.cp);
+      layout.micro_batch * tokens_per_rank(batch.sequence_tokens, layout.dims);
   if (problems.size() == before && layout.tokens == TokenLayout::kSharded &&
       tokens % layout.dims.tp != 0)
     problems.push_back(fmt::format(
@@ -164,7 +164,7 @@ Layout parse_layout(std::string_view text) {
 }
 
 int64_t micro_batches(const Layout& layout, const Batch& batch) {
-  const int64_t at_once = layout.dims.dp * layout.micro_batch;
+  const int64_t at_once = layout.dims.batch_parts() * layout.micro_batch;
   BRIGADE_ASSERT(batch.sequences % at_once == 0);
   return batch.sequences / at_once;
 }
@@ -188,15 +188,15 @@ void validate_layout(
            shape.layers_with(LayerMlp::kOne) > 0 ? shape.intermediate : 0,
        .moe_intermediate_size = has_experts ? shape.experts->width : 0,
        .shared_expert_size = has_experts ? shape.experts->shared_width : 0},
-      layout.dims.tp,
+      layout.dims,
       problems);
   check_tokens(layout, batch, problems);
-  if (batch.sequences % (layout.dims.dp * layout.micro_batch) != 0) {
+  if (batch.sequences % (layout.dims.batch_parts() * layout.micro_batch) != 0) {
     problems.push_back(fmt::format(
-        "[planner] a global batch of {} sequences does not divide by dp {} * "
+        "[planner] a global batch of {} sequences does not divide by {} * "
         "micro-batch {}",
         batch.sequences,
-        layout.dims.dp,
+        layout.dims.product(kBatchAxes),
         layout.micro_batch));
     return;
   }

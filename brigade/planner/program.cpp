@@ -5,6 +5,7 @@
 #include "brigade/planner/device_time.h"
 #include "brigade/planner/layer_time.h"
 #include "brigade/planner/training.h"
+#include "brigade/topology/sequence_partition.h"
 
 namespace brigade::planner {
 
@@ -64,7 +65,7 @@ AttentionTime flash_attention(
   const DeviceTime device(training.machine.device, training.constants);
   const AttentionWork work = {
       .batch = layout.micro_batch,
-      .queries = training.batch.sequence_tokens / layout.dims.cp,
+      .queries = tokens_per_rank(training.batch.sequence_tokens, layout.dims),
       .keys = mean_keys(training.batch.sequence_tokens, window),
       .heads = training.shape.heads / layout.dims.tp,
       .head_dim = training.shape.head_dim};
@@ -114,7 +115,8 @@ GroupPlace Training::place_expert_replicas(const ParallelDims& dims) const {
 
 double local_tokens(const Training& training, const Layout& layout) {
   return static_cast<double>(layout.micro_batch) *
-         static_cast<double>(training.batch.sequence_tokens) / layout.dims.cp;
+         static_cast<double>(training.batch.sequence_tokens) /
+         layout.dims.sequence_parts();
 }
 
 double hidden_bytes(const Training& training, const Layout& layout) {

@@ -45,7 +45,7 @@ class Enumeration {
   void sizes_from(decltype(kNamedAxes)::const_iterator axis, int devices) {
     if (axis == kNamedAxes.end()) {
       layout_.dims.dp = devices;
-      if (training_.batch.sequences % devices == 0)
+      if (training_.batch.sequences % layout_.dims.batch_parts() == 0)
         expert_parallel();
       return;
     }
@@ -65,10 +65,9 @@ class Enumeration {
         return training_.shape.layers + 2;
       case Axis::kCp:
         return capped(training_.batch.sequence_tokens / 2);
-      case Axis::kDp:
-        break;
+      default:
+        return options_.devices;
     }
-    return options_.devices;
   }
 
   void expert_parallel() {
@@ -82,7 +81,8 @@ class Enumeration {
   }
 
   void micro_batches() {
-    const int64_t per_replica = training_.batch.sequences / layout_.dims.dp;
+    const int64_t per_replica =
+        training_.batch.sequences / layout_.dims.batch_parts();
     for (int64_t size = 1;
          size <= std::min(per_replica, options_.most_micro_batch);
          size *= 2) {

@@ -37,11 +37,8 @@ struct StepEstimate {
   double tokens_per_s_per_device = 0;
   double bubble = 0;  // idle share of the pipeline's makespan, mean of ranks
   std::vector<MemoryParts> memory;  // of each rank of the pipeline
-  // Exposed communication of each axis; pp's posted transfers are in the
-  // bubble.
-  double exposed_tp() const { return parts.computation.tp; }
-  double exposed_cp() const { return parts.computation.cp; }
-  double exposed_ep() const { return parts.computation.ep; }
+  // Exposed communication of data parallel; that of other axes is in the
+  // computation, pp's posted transfers in the bubble.
   double exposed_dp() const { return parts.computation.dp + parts.reduction; }
 };
 

@@ -13,10 +13,15 @@ const parts = [
 
 // [name, ms, colour] of the mean step.
 function partsOf(run, stepMs) {
-  if (run.steps.some((s) => s.time_ms))
-    return parts.map(([key, name, colour]) =>
+  const keys = new Set(
+    run.steps.flatMap((s) => Object.keys(s.time_ms || {})));
+  if (keys.size > 0) {
+    parts.forEach((part) => keys.delete(part[0]));
+    const others = [...keys].map((key) => [key, key, "#888888"]);
+    return [...parts, ...others].map(([key, name, colour]) =>
       [name, meanOf(run.steps, (s) => s.time_ms && s.time_ms[key]) || 0,
         colour]).filter((part) => part[1] > 0);
+  }
   // metrics.jsonl of an older version.
   const exposed = Math.min(stepMs,
     meanOf(run.steps, (s) => s.exposed_comm_ms) || 0);

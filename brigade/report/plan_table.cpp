@@ -23,37 +23,54 @@ std::string layout_table(
   for (size_t i = 0; i < std::min(most, layouts.size()); ++i)
     largest_bytes = std::max(largest_bytes, largest(layouts[i].memory).total());
   const MemoryUnit unit = memory_unit(largest_bytes);
-  std::string text = fmt::format(
-      "{:>4}  {:<58} {:>9} {:>10} {:>6} {:>7} {:>6} {:>6} {:>6} {:>8}\n",
-      "",
-      "layout",
-      "step",
-      "tok/s/dev",
-      "MFU",
-      "bubble",
-      "tp",
-      "cp",
-      "dp",
-      unit.name);
+  const auto row = [](const std::string& begin,
+                      const std::vector<std::string>& shares,
+                      const std::string& end) {
+    std::string text = begin;
+    for (const std::string& share : shares)
+      text += fmt::format(" {:>6}", share);
+    return fmt::format("{} {:>8}\n", text, end);
+  };
+  std::vector<std::string> names;
+  for (const PassPart& part : kPassParts) {
+    if (part.is_layer_traffic)
+      names.emplace_back(part.name);
+  }
+  names.emplace_back("dp");
+  std::string text =
+      row(fmt::format(
+              "{:>4}  {:<58} {:>9} {:>10} {:>6} {:>7}",
+              "",
+              "layout",
+              "step",
+              "tok/s/dev",
+              "MFU",
+              "bubble"),
+          names,
+          unit.name);
   for (size_t i = 0; i < std::min(most, layouts.size()); ++i) {
     const StepEstimate& plan = layouts[i];
     const auto percent = [&](double seconds) {
       return fmt::format("{:.1f}%", 100 * seconds / plan.seconds);
     };
-    text += fmt::format(
-        "{:>4}{} {:<58} {:>9} {:>10.0f} {:>6} {:>7} {:>6} {:>6} {:>6} "
-        "{:>8.1f}\n",
-        i + 1,
-        missing_in_train(plan.layout).empty() ? " " : "*",
-        to_string(plan.layout),
-        readable_seconds(plan.seconds),
-        plan.tokens_per_s_per_device,
-        fmt::format("{:.1f}%", 100 * plan.mfu),
-        fmt::format("{:.1f}%", 100 * plan.bubble),
-        percent(plan.exposed_tp()),
-        percent(plan.exposed_cp()),
-        percent(plan.exposed_dp()),
-        largest(plan.memory).total() / unit.bytes);
+    std::vector<std::string> shares;
+    for (const PassPart& part : kPassParts) {
+      if (part.is_layer_traffic)
+        shares.push_back(percent(plan.parts.computation.*part.seconds));
+    }
+    shares.push_back(percent(plan.exposed_dp()));
+    text +=
+        row(fmt::format(
+                "{:>4}{} {:<58} {:>9} {:>10.0f} {:>6} {:>7}",
+                i + 1,
+                missing_in_train(plan.layout).empty() ? " " : "*",
+                to_string(plan.layout),
+                readable_seconds(plan.seconds),
+                plan.tokens_per_s_per_device,
+                fmt::format("{:.1f}%", 100 * plan.mfu),
+                fmt::format("{:.1f}%", 100 * plan.bubble)),
+            shares,
+            fmt::format("{:.1f}", largest(plan.memory).total() / unit.bytes));
   }
   return text;
 }

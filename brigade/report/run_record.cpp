@@ -139,7 +139,7 @@ int64_t last_step_of(const json& config, const Trained& trained) {
   };
   const int64_t total = number("training", "total_train_steps");
   const int64_t most_tokens = number("training", "max_tokens");
-  int64_t step_tokens = number("distributed", "dp_size");
+  int64_t step_tokens = dims_of(config).batch_parts();
   for (const char* key :
        {"micro_batch_size", "gradient_accumulation_steps", "seq_length"}) {
     // Files may say anything.

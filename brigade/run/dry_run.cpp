@@ -160,8 +160,7 @@ StateBytes bytes_of(const TrainConfig& config, const StageParams& stage) {
 std::string describe_run(const TrainConfig& config, const TrainingData& data) {
   const DecoderConfig& decoder = model_of(config);
   const TrainingConfig& training = config.training;
-  const int64_t windows_per_step =
-      tokens_per_step(config) / training.seq_length;
+  const int64_t windows_per_step = sequences_per_step(config);
   const double epochs =
       static_cast<double>(last_step(config) * windows_per_step) /
       static_cast<double>(std::max<uint64_t>(1, data.training_windows));
@@ -189,7 +188,7 @@ std::string describe_run(const TrainConfig& config, const TrainingData& data) {
       windows_per_step,
       training.seq_length,
       tokens_per_step(config),
-      config.distributed.dims.dp,
+      config.distributed.dims.batch_parts(),
       training.micro_batch_size,
       training.gradient_accumulation_steps);
   if (data.training_windows == 0) {

@@ -10,6 +10,7 @@
 #include "brigade/options/mup.h"
 #include "brigade/options/packing.h"
 #include "brigade/options/preference.h"
+#include "brigade/topology/parallel_dims.h"
 
 namespace brigade {
 namespace {
@@ -65,11 +66,12 @@ void add_held_out(const json& config, std::map<std::string, json>& facts) {
 }
 
 json batch_size(const json& config) {
+  std::vector<std::string> keys = {
+      "training.micro_batch_size", "training.gradient_accumulation_steps"};
+  for (const Axis axis : kBatchAxes)
+    keys.push_back("distributed." + size_key_of(axis));
   int64_t product = 1;
-  for (const char* key :
-       {"distributed.dp_size",
-        "training.micro_batch_size",
-        "training.gradient_accumulation_steps"}) {
+  for (const std::string& key : keys) {
     const json value = value_of(config, key);
     if (!value.is_number_integer())
       return {};

@@ -122,13 +122,14 @@ std::vector<std::string> data_names(const TrainConfig& config) {
   return names;
 }
 
-LoaderOptions loader_options(const TrainConfig& config, int dp_rank) {
+LoaderOptions loader_options(const TrainConfig& config, const Coordinate& at) {
+  const ParallelDims& dims = config.distributed.dims;
   LoaderOptions options;
   options.layout = {
       config.training.micro_batch_size,
       config.training.gradient_accumulation_steps,
-      config.distributed.dims.dp,
-      dp_rank};
+      dims.batch_parts(),
+      dims.place(kBatchAxes, at)};
   options.reset_attention = config.dataset.reset_attention;
   return options;
 }

@@ -38,7 +38,8 @@ TrainingDataOptions training_data_options(
     TokenScanOptions scan = {});
 // What dataset.name or the parts of dataset.mixture name, and dataset.teacher.
 std::vector<std::string> data_names(const TrainConfig& config);
-LoaderOptions loader_options(const TrainConfig& config, int dp_rank);
+// What the rank at this place loads.
+LoaderOptions loader_options(const TrainConfig& config, const Coordinate& at);
 
 // The global rank that reports: the first of the last pipeline stage.
 int reporting_rank(const TrainConfig& config);

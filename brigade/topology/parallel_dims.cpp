@@ -75,6 +75,15 @@ std::vector<ParallelDims> all_dims(int world_size) {
   return all;
 }
 
+std::string product_of_names(const std::function<bool(Axis)>& belongs) {
+  std::string text;
+  for (const Axis axis : kNamedAxes) {
+    if (belongs(axis))
+      text += fmt::format("{}{}", text.empty() ? "" : " * ", to_string(axis));
+  }
+  return text;
+}
+
 ParallelDims read_dims(
     const std::function<int64_t(const std::string& key)>& size_of) {
   ParallelDims dims;
@@ -139,16 +148,17 @@ double ParallelDims::rank_count() const {
   return product;
 }
 
-int ParallelDims::replicas() const {
+int ParallelDims::size(const std::vector<Axis>& along) const {
   int product = 1;
-  for (const Axis axis : kReplicaAxes)
+  for (const Axis axis : along)
     product *= (*this)[axis];
   return product;
 }
 
-int ParallelDims::replica(const Coordinate& at) const {
+int ParallelDims::place(const std::vector<Axis>& along, const Coordinate& at)
+    const {
   int index = 0;
-  for (const Axis axis : kReplicaAxes)
+  for (const Axis axis : along)
     index = index * (*this)[axis] + at[axis];
   return index;
 }
@@ -196,11 +206,10 @@ void ParallelDims::validate(int world_size, std::vector<std::string>& problems)
         world_size));
   else if (replicas() % ep != 0)
     problems.push_back(fmt::format(
-        "[parallel_dims] ep {} does not divide dp {} * cp {} = {}: experts are "
-        "divided among ranks of dp x cp",
+        "[parallel_dims] ep {} does not divide {} = {}: experts are divided "
+        "among ranks of dp x cp",
         ep,
-        dp,
-        cp,
+        this->product(kReplicaAxes),
         replicas()));
 }
 
@@ -299,12 +308,17 @@ std::vector<std::vector<int>> ParallelDims::groups(
 }
 
 std::string ParallelDims::product() const {
-  std::string text;
-  for (const Axis axis : kAxes)
-    text += fmt::format(
-        "{}{} {}", text.empty() ? "" : " * ", to_string(axis), (*this)[axis]);
+  const std::string text = product({kAxes.begin(), kAxes.end()});
   // No factor: experts are divided within dp x cp.
   return ep > 1 ? fmt::format("{} (ep {})", text, ep) : text;
+}
+
+std::string ParallelDims::product(const std::vector<Axis>& along) const {
+  std::string text;
+  for (const Axis axis : along)
+    text += fmt::format(
+        "{}{} {}", text.empty() ? "" : " * ", to_string(axis), (*this)[axis]);
+  return text;
 }
 
 std::string ParallelDims::table() const {

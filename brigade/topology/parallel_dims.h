@@ -18,10 +18,10 @@
 
 namespace brigade {
 
-// A new axis is a value here, a place in kAxes and kNamedAxes, in kReplicaAxes
-// or kModelAxes, a member of Coordinate and of ParallelDims, and a row of the
-// table in the source. Config keys, options, groups, the planner, reports and
-// files walk these lists.
+// A new axis is a value here, a place in kAxes, kNamedAxes and the lists below
+// whose sentence is true of it, a member of Coordinate and of ParallelDims, and
+// a row of the table in the source. Config keys, options, groups, batches, the
+// planner, reports and files walk these lists.
 enum class Axis { kDp, kTp, kPp, kCp };
 // The axes in the order in which people name them.
 inline constexpr std::array<Axis, 4> kNamedAxes = {
@@ -42,6 +42,10 @@ std::string size_key_of(Axis axis);  // "tp_size", a key of `distributed`
 // The axes along which the replicas of a weight lie, whose gradients are
 // summed: dp, and cp, whose ranks see different tokens of one sequence.
 inline const std::vector<Axis> kReplicaAxes = {Axis::kDp, Axis::kCp};
+// The axes whose ranks draw samples of their own.
+inline const std::vector<Axis> kBatchAxes = {Axis::kDp};
+// The axes whose ranks hold parts of one sequence: sequence_partition.h.
+inline const std::vector<Axis> kSequenceAxes = {Axis::kCp};
 // The axes along which one replica of the model is cut.
 inline const std::vector<Axis> kModelAxes = {Axis::kPp, Axis::kTp};
 // The axes whose groups communicate in every layer.
@@ -88,12 +92,20 @@ struct ParallelDims {
   int world_size() const;
   // As world_size(), of sizes that nobody checked: they may be beyond an int.
   double rank_count() const;
-  // The ranks that have the same weights: those of kReplicaAxes.
-  int replicas() const;
+  // The ranks along these axes together.
+  int size(const std::vector<Axis>& along) const;
+  // Which of them a rank is, the last axis fastest.
+  int place(const std::vector<Axis>& along, const Coordinate& at) const;
+  // The ranks that have the same weights.
+  int replicas() const { return size(kReplicaAxes); }
+  // The parts that a step's batch is divided into.
+  int batch_parts() const { return size(kBatchAxes); }
+  // The parts that a sequence is divided into.
+  int sequence_parts() const { return size(kSequenceAxes); }
   bool operator==(const ParallelDims&) const = default;
 
-  // Which of them a rank is, cp fastest.
-  int replica(const Coordinate& at) const;
+  // Which of the replicas a rank is, cp fastest.
+  int replica(const Coordinate& at) const { return place(kReplicaAxes, at); }
   // Which of the ep parts of the experts it holds.
   int expert_rank(const Coordinate& at) const { return replica(at) % ep; }
   // Ranks among which one set of all experts is divided.
@@ -126,6 +138,8 @@ struct ParallelDims {
 
   // "dp 2 * pp 2 * cp 1 * tp 2", with experts divided also " (ep 2)"
   std::string product() const;
+  // "dp 2 * cp 1": the sizes along these axes.
+  std::string product(const std::vector<Axis>& along) const;
   // The grid, one line per rank.
   std::string table() const;
 };
@@ -135,6 +149,9 @@ int ParallelDims::*size_member(Axis axis);
 
 // All sizes whose product is world_size: tp ascending, then cp, then pp.
 std::vector<ParallelDims> all_dims(int world_size);
+
+// "tp * pp * cp": the names of the axes for which `belongs` is true.
+std::string product_of_names(const std::function<bool(Axis)>& belongs);
 
 // The sizes by their keys, from 1 on, as far as an int goes. For configs that
 // others wrote.

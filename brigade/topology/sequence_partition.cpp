@@ -58,4 +58,22 @@ token_positions(int64_t sequence_tokens, int cp, int cp_rank) {
   return positions;
 }
 
+void validate_sequence_partition(
+    int64_t sequence_tokens,
+    const ParallelDims& dims,
+    std::vector<std::string>& problems) {
+  validate_sequence_partition(sequence_tokens, dims.cp, problems);
+}
+
+int64_t tokens_per_rank(int64_t sequence_tokens, const ParallelDims& dims) {
+  return sequence_tokens / dims.sequence_parts();
+}
+
+std::vector<int64_t> token_positions(
+    int64_t sequence_tokens,
+    const ParallelDims& dims,
+    const Coordinate& at) {
+  return token_positions(sequence_tokens, dims.cp, at.cp);
+}
+
 }  // namespace brigade

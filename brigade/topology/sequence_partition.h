@@ -17,6 +17,8 @@
 #include <string>
 #include <vector>
 
+#include "brigade/topology/parallel_dims.h"
+
 namespace brigade {
 
 // Tokens begin .. end - 1.
@@ -43,5 +45,22 @@ sequence_chunks(int64_t sequence_tokens, int cp, int cp_rank);
 // positions and for cutting tokens and targets: T / cp of them.
 std::vector<int64_t>
 token_positions(int64_t sequence_tokens, int cp, int cp_rank);
+
+// ---- the same of a layout, whatever axes divide its sequences (kSequenceAxes)
+
+// See above.
+void validate_sequence_partition(
+    int64_t sequence_tokens,
+    const ParallelDims& dims,
+    std::vector<std::string>& problems);
+
+// The tokens of a sequence that each rank holds.
+int64_t tokens_per_rank(int64_t sequence_tokens, const ParallelDims& dims);
+
+// See above.
+std::vector<int64_t> token_positions(
+    int64_t sequence_tokens,
+    const ParallelDims& dims,
+    const Coordinate& at);
 
 }  // namespace brigade

@@ -29,17 +29,19 @@ MicroBatches::MicroBatches(
     const TrainConfig& config,
     const Coordinate& coordinate,
     torch::Device device)
-    : loader_(std::move(source), loader_options(config, coordinate.dp)),
+    : loader_(std::move(source), loader_options(config, coordinate)),
       count_(config.training.gradient_accumulation_steps),
       device_(device),
-      is_cut_(config.distributed.dims.cp > 1),
+      is_cut_(config.distributed.dims.sequence_parts() > 1),
       distill_weight_(config.training.loss.distill_weight),
       are_pairs_(config.training.loss.is_of_pairs()),
-      counts_pairs_(are_pairs_ && coordinate.cp == 0),
+      counts_pairs_(
+          are_pairs_ &&
+          config.distributed.dims.place(kSequenceAxes, coordinate) == 0),
       drops_(config.adapter.dropout > 0),
       seed_(static_cast<uint64_t>(config.training.seed)) {
   const auto positions = token_positions(
-      config.training.seq_length, config.distributed.dims.cp, coordinate.cp);
+      config.training.seq_length, config.distributed.dims, coordinate);
   positions_ = torch::tensor(positions, torch::kLong);
   positions_on_device_ = to_device(positions_, device_);
 }

@@ -95,8 +95,8 @@ StageRuntime::StageRuntime(
     weight_gradients_ = std::make_shared<WeightGradientQueue>();
   const auto context = make_context(config, mesh, stage, weight_gradients_);
   if (part.is_last && config.training.loss.is_of_pairs()) {
-    preference_loss_ = std::make_shared<PreferenceLoss>(
-        config.training.loss, mesh.axis(Axis::kCp));
+    preference_loss_ =
+        std::make_shared<PreferenceLoss>(config.training.loss, mesh.sequence());
     context->objective = [loss = preference_loss_](
                              const MicroBatch& batch,
                              const torch::Tensor& losses) {

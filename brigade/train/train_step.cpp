@@ -18,6 +18,7 @@
 #include "brigade/metrics/clock.h"
 #include "brigade/metrics/metrics.h"
 #include "brigade/run/run_options.h"
+#include "brigade/topology/sequence_partition.h"
 
 namespace brigade {
 namespace {
@@ -136,9 +137,9 @@ std::unique_ptr<PipelineExecutor> TrainStep::make_executor(
         runtime->weight_gradients()));
   }
   ExecutorOptions options;
-  const int64_t rows = config_.training.micro_batch_size *
-                       config_.training.seq_length /
-                       config_.distributed.dims.cp;
+  const int64_t rows =
+      config_.training.micro_batch_size *
+      tokens_per_rank(config_.training.seq_length, mesh_.dims());
   options.transfers.shape = {
       config_.distributed.sequence_parallel ? rows / mesh_.dims().tp : rows,
       model_of(config_).hidden_size};

@@ -14,8 +14,7 @@ namespace brigade::cli {
 namespace {
 
 void add_layout(CLI::App& command, CreateConfigArguments& arguments) {
-  // The order is create_config.py's.
-  for (const Axis axis : {Axis::kTp, Axis::kCp, Axis::kDp, Axis::kPp}) {
+  for (const Axis axis : kNamedAxes) {
     std::string help = std::string(meaning_of(axis)) + " ranks";
     help[0] = static_cast<char>(std::toupper(help[0]));
     command

@@ -163,7 +163,7 @@ TEST(Shard, CoversEveryElementOnceOverFirstReplicas) {
 TEST(ValidateTensorParallel, NamesTheNearestSizesThatFit) {
   std::vector<std::string> problems;
   const TensorParallelSizes sizes{6, 3, 24};
-  validate_tensor_parallel(sizes, 4, problems);
+  validate_tensor_parallel(sizes, {.tp = 4}, problems);
   EXPECT_THAT(
       problems,
       ElementsAre(
@@ -178,18 +178,18 @@ TEST(ValidateTensorParallel, NamesTheNearestSizesThatFit) {
 TEST(ValidateTensorParallel, AcceptsKvHeadsFewerThanRanksAndAnyVocabulary) {
   std::vector<std::string> problems;
   for (int tp : {1, 2, 4})
-    validate_tensor_parallel(kShardSizes, tp, problems);
+    validate_tensor_parallel(kShardSizes, {.tp = tp}, problems);
   EXPECT_THAT(problems, ElementsAre());
 }
 
 TEST(ValidateTensorParallel, NamesAnMlpThatDoesNotFit) {
   std::vector<std::string> problems;
-  validate_tensor_parallel({4, 4, 9}, 2, problems);
+  validate_tensor_parallel({4, 4, 9}, {.tp = 2}, problems);
   ASSERT_EQ(problems.size(), 1U);
   EXPECT_THAT(problems[0], HasSubstr("intermediate_size = 9 cannot be cut"));
   EXPECT_THAT(problems[0], HasSubstr("fit this model: 1"));
   problems.clear();
-  validate_tensor_parallel(kShardSizes, 0, problems);
+  validate_tensor_parallel(kShardSizes, {.tp = 0}, problems);
   EXPECT_THAT(
       problems,
       ElementsAre("[tensor_parallel] tp must be at least 1, but is 0"));

@@ -132,7 +132,7 @@ TEST(StepEstimate, RowsTravelFourTimesToTheRanksOfTheirExperts) {
       layer_time(training, layout, 0, LayerMlp::kExperts).total().ep,
       6 * seconds(rows) + seconds(8),
       1e-12);
-  EXPECT_GT(StepEstimator(training).estimate(layout).exposed_ep(), 0);
+  EXPECT_GT(StepEstimator(training).estimate(layout).parts.computation.ep, 0);
 }
 
 TEST(StepEstimate, PartsAddUpToTheStep) {
@@ -152,8 +152,8 @@ TEST(StepEstimate, PartsAddUpToTheStep) {
       1e-3);
   EXPECT_GT(estimate.mfu, 0.2);
   EXPECT_LT(estimate.mfu, 0.7);
-  EXPECT_GT(estimate.exposed_tp(), 0);
-  EXPECT_GT(estimate.exposed_cp(), 0);
+  EXPECT_GT(estimate.parts.computation.tp, 0);
+  EXPECT_GT(estimate.parts.computation.cp, 0);
 }
 
 // Embedding and head are regions of tensor parallel too; no rank has all

@@ -301,7 +301,7 @@ TEST(ParallelLayer, EqualsOneRankInFloat32) {
     for (const Layout& layout : layouts()) {
       std::vector<std::string> problems;
       validate_tensor_parallel(
-          {kHeads, oracle.kv_heads, kWidth}, layout.tp, problems);
+          {kHeads, oracle.kv_heads, kWidth}, {.tp = layout.tp}, problems);
       if (problems.empty())
         check_layer(oracle, layout, ops::WeightGrad::kReturn);
     }
