@@ -4,10 +4,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <numeric>
 
 #include "brigade/base/error.h"
 #include "brigade/base/readable.h"
@@ -234,7 +232,7 @@ void inspect_checkpoint(
 
   const std::vector<CheckpointTensor> tensors = checkpoint.tensors();
   std::map<std::string, const CheckpointTensor*> stored;
-  std::vector<ListedTensor> weights;
+  std::vector<CheckpointTensor> weights;
   std::map<std::string, uint64_t> optimizer;  // bytes by kind
   for (const CheckpointTensor& tensor : tensors) {
     stored[tensor.name] = &tensor;
@@ -243,16 +241,7 @@ void inspect_checkpoint(
       optimizer[tensor.name.substr(0, tensor.name.find('.') + 1)] +=
           tensor.size_bytes;
     if (!tensor.is_state || arguments.list_all)
-      weights.push_back(
-          {tensor.name,
-           std::string(name_of(tensor.dtype)),
-           tensor.shape,
-           std::accumulate(
-               tensor.shape.begin(),
-               tensor.shape.end(),
-               uint64_t{1},
-               std::multiplies<>()),
-           tensor.size_bytes});
+      weights.push_back(tensor);
   }
   std::vector<std::string> kinds;
   for (const auto& [kind, size_bytes] : optimizer)

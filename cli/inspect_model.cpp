@@ -27,20 +27,19 @@ using Json = nlohmann::json;
 
 // ---- weights
 
-ListedTensor listed(const SafetensorsTensor& tensor) {
+CheckpointTensor listed(const SafetensorsTensor& tensor) {
   return {
-      tensor.name,
-      std::string(name_of(tensor.dtype)),
-      {tensor.shape.begin(), tensor.shape.end()},
-      8 * tensor.data.size() / item_bits(tensor.dtype),
-      tensor.data.size()};
+      .name = tensor.name,
+      .dtype = tensor.dtype,
+      .shape = {tensor.shape.begin(), tensor.shape.end()},
+      .size_bytes = tensor.data.size()};
 }
 
 void inspect_weights_of(
     const fs::path& folder,
     const InspectArguments& arguments) {
   const SafetensorsFolder weights(folder);
-  std::vector<ListedTensor> tensors;
+  std::vector<CheckpointTensor> tensors;
   uint64_t size_bytes = 0;
   for (const SafetensorsFile& file : weights.files()) {
     size_bytes += file.size_bytes();
@@ -197,7 +196,7 @@ void inspect_safetensors(
     rows.emplace_back(
         "metadata", fmt::format("{} = {}", key, quoted(value, 80)));
   print_rows(rows);
-  std::vector<ListedTensor> tensors;
+  std::vector<CheckpointTensor> tensors;
   for (const SafetensorsTensor& tensor : file.tensors())
     tensors.push_back(listed(tensor));
   print_tensors(tensors, arguments.list_all);

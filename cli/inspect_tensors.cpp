@@ -1,13 +1,16 @@
 #include "cli/inspect_tensors.h"
-#include "brigade/base/readable.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
+#include <numeric>
 #include <optional>
+#include <string>
 
+#include "brigade/base/readable.h"
 #include "cli/inspect.h"
 
 namespace brigade::cli {
@@ -61,15 +64,23 @@ std::string as_ranges(std::vector<uint64_t> numbers) {
   return text;
 }
 
+uint64_t numel_of(const CheckpointTensor& tensor) {
+  return std::accumulate(
+      tensor.shape.begin(),
+      tensor.shape.end(),
+      uint64_t{1},
+      std::multiplies<>());
+}
+
 std::vector<TensorGroup> group_tensors(
-    const std::vector<ListedTensor>& tensors,
+    const std::vector<CheckpointTensor>& tensors,
     bool list_all) {
   std::vector<TensorGroup> groups;
   std::map<std::string, size_t> places;
-  for (const ListedTensor& tensor : tensors) {
+  for (const CheckpointTensor& tensor : tensors) {
     TensorGroup group{
         .name = tensor.name,
-        .dtype = tensor.dtype,
+        .dtype = std::string(name_of(tensor.dtype)),
         .shape = fmt::format("[{}]", fmt::join(tensor.shape, ", ")),
         .numbers = {},
         .size_bytes = tensor.size_bytes};
@@ -94,17 +105,19 @@ std::vector<TensorGroup> group_tensors(
 
 }  // namespace
 
-void print_tensors(const std::vector<ListedTensor>& tensors, bool list_all) {
+void print_tensors(
+    const std::vector<CheckpointTensor>& tensors,
+    bool list_all) {
   uint64_t numel = 0;
   uint64_t size_bytes = 0;
-  std::map<std::string, uint64_t> numel_of;
-  for (const ListedTensor& tensor : tensors) {
-    numel += tensor.numel;
+  std::map<std::string, uint64_t> by_dtype;
+  for (const CheckpointTensor& tensor : tensors) {
+    numel += numel_of(tensor);
     size_bytes += tensor.size_bytes;
-    numel_of[tensor.dtype] += tensor.numel;
+    by_dtype[std::string(name_of(tensor.dtype))] += numel_of(tensor);
   }
   std::string dtypes;
-  for (const auto& [dtype, count] : numel_of)
+  for (const auto& [dtype, count] : by_dtype)
     dtypes += fmt::format(
         "{}{} {}", dtypes.empty() ? "" : ", ", grouped(count), dtype);
   fmt::print(

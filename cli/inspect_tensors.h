@@ -2,21 +2,13 @@
 // for those that differ only in the number of their layer.
 #pragma once
 
-#include <cstdint>
-#include <string>
 #include <vector>
+
+#include "brigade/run/stored_checkpoint.h"
 
 namespace brigade::cli {
 
-struct ListedTensor {
-  std::string name;
-  std::string dtype;
-  std::vector<uint64_t> shape;
-  uint64_t numel = 0;
-  uint64_t size_bytes = 0;
-};
-
 // list_all: a line for each tensor.
-void print_tensors(const std::vector<ListedTensor>& tensors, bool list_all);
+void print_tensors(const std::vector<CheckpointTensor>& tensors, bool list_all);
 
 }  // namespace brigade::cli

@@ -160,14 +160,6 @@ ExportedModel write_folder(
       .has_tokenizer = !model.tokenizer.empty()};
 }
 
-// A folder with the place of each tensor in it.
-struct OpenFolder {
-  OpenFolder(const fs::path& path, const std::vector<ParameterRow>& rows)
-      : folder(path), weights(folder, rows) {}
-  SafetensorsFolder folder;
-  FolderWeights weights;  // of `folder`
-};
-
 // What is merged into a model's weights.
 struct MergedAdapter {
   AdapterOptions options;

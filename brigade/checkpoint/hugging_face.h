@@ -6,6 +6,7 @@
 
 #include <torch/types.h>
 
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -47,6 +48,17 @@ class FolderWeights {
  private:
   const SafetensorsFolder& folder_;
   std::map<std::string, StoredTensor> located_;
+};
+
+// A folder with the place of each tensor in it.
+struct OpenFolder {
+  // Throws as FolderWeights() and SafetensorsFolder() do.
+  OpenFolder(
+      const std::filesystem::path& path,
+      const std::vector<ParameterRow>& expected)
+      : folder(path), weights(folder, expected) {}
+  SafetensorsFolder folder;
+  FolderWeights weights;  // of `folder`
 };
 
 // Fills every part. A name may come several times (a tied head on another

@@ -27,8 +27,8 @@ ReadValues values_of_checkpoint(
     const Checkpoint& checkpoint,
     const DecoderConfig& config);
 
-// The weights of a Hugging Face folder. Reads a layer at a time; the function
-// throws what load_weights() throws.
+// The weights of a Hugging Face folder, which is checked at once: throws what
+// FolderWeights() throws.
 ReadValues values_of_folder(
     const std::filesystem::path& folder,
     const DecoderConfig& config);

@@ -1,6 +1,5 @@
 #include "brigade/data_parallel/bucket_hook.h"
 
-#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -21,20 +20,6 @@ followed_by(WorkPtr work, torch::Device device, std::function<void()> then) {
            },
        .device = device,
        .reduced_bytes = {}});
-}
-
-// The gradients that no mean has divided by the ranks: all of main_grad at
-// once, where it may.
-std::vector<torch::Tensor> sums_of(const BucketView& bucket) {
-  const auto& averaged = bucket.are_averaged;
-  if (std::find(averaged.begin(), averaged.end(), true) == averaged.end())
-    return {bucket.main_grad};
-  std::vector<torch::Tensor> sums;
-  for (size_t i = 0; i < averaged.size(); ++i) {
-    if (!averaged[i])
-      sums.push_back(bucket.grads[i]);
-  }
-  return sums;
 }
 
 // Reduces a bucket with 16 bits per element sent. Gradients that are cut
@@ -96,18 +81,17 @@ BucketHook fp16_hook(double divisor) {
         communicator.size() == 1)
       return communicator.all_reduce(bucket.main_grad);
     const torch::NoGradGuard no_grad;
-    const double scale = divisor * communicator.size();
-    std::vector<torch::Tensor> sums = sums_of(bucket);
-    for (torch::Tensor& sum : sums)
-      sum.div_(scale);
+    const double scale = bucket.is_averaged ? 1 : divisor * communicator.size();
+    if (scale != 1)
+      bucket.main_grad.div_(scale);
     const auto wire = bucket.main_grad.to(torch::kHalf);
     return followed_by(
         communicator.all_reduce(wire),
         wire.device(),
-        [wire, scale, sums, main_grad = bucket.main_grad]() mutable {
+        [wire, scale, main_grad = bucket.main_grad]() mutable {
           main_grad.copy_(wire);
-          for (torch::Tensor& sum : sums)
-            sum.mul_(scale);
+          if (scale != 1)
+            main_grad.mul_(scale);
         });
   };
 }

@@ -26,9 +26,9 @@ struct BucketView {
   std::vector<std::string> names;     // of its parameters, in memory order
   std::vector<torch::Tensor> params;  // the same
   std::vector<torch::Tensor> grads;   // views into main_grad, shaped as params
-  // The same: whether a mean divided them by the number of ranks already, so
-  // that their sum is the mean.
-  std::vector<bool> are_averaged;
+  // Whether a mean has divided main_grad by the number of ranks already, so that
+  // the sum is the mean.
+  bool is_averaged = false;
   // Elements of a row, if main_grad is a matrix most of whose rows are zero
   // (and padding behind it); else 0.
   int64_t sparse_row_numel = 0;

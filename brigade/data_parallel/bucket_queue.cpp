@@ -146,10 +146,10 @@ void Bucket::reset() {
 
 BucketQueue::BucketQueue(
     const BucketPlan& plan,
-    const std::vector<Param>& params,
     ParamMemory& memory,
-    const Reducer& reducer)
-    : memory_(&memory), bucket_of_(params.size()), hook_(reducer.hook) {
+    BucketHook hook,
+    bool is_mean)
+    : memory_(&memory), hook_(std::move(hook)) {
   for (size_t b = 0; b < plan.buckets.size(); ++b) {
     const PlannedBucket& planned = plan.buckets[b];
     BucketView view;
@@ -161,19 +161,19 @@ BucketQueue::BucketQueue(
         segment.main_grad.narrow(0, segment.owned.begin, segment.owned.numel);
     view.sparse_row_numel = planned.sparse_row_numel;
     for (const RunPart& slot : planned.slots) {
-      const auto i = static_cast<size_t>(slot.param);
-      bucket_of_[i] = b;
-      view.names.push_back(params[i].name);
-      view.params.push_back(params[i].tensor);
+      const Param& param = memory.params()[static_cast<size_t>(slot.param)];
+      view.names.push_back(param.name);
+      view.params.push_back(param.tensor);
       view.grads.push_back(memory.main_grad(slot.param));
-      view.are_averaged.push_back(reducer.are_averaged[i]);
+      // A bucket's weights are of one dtype.
+      view.is_averaged = is_mean && !is_16_bit(param.dtype);
     }
     buckets_.emplace_back(planned, std::move(view));
   }
 }
 
 void BucketQueue::mark_ready(int param) {
-  buckets_[bucket_of_[static_cast<size_t>(param)]].mark_ready();
+  buckets_[memory_->owned_parts()[static_cast<size_t>(param)].run].mark_ready();
   // A full bucket behind one that still fills must wait, or ranks whose
   // backwards differ would pair different buckets.
   while (next_to_launch_ < buckets_.size() &&

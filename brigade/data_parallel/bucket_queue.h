@@ -11,7 +11,6 @@
 #include "brigade/comm/communicator.h"
 #include "brigade/comm/device_stream.h"
 #include "brigade/data_parallel/bucket_hook.h"
-#include "brigade/data_parallel/wrapped_params.h"
 #include "brigade/metrics/sync_report.h"
 #include "brigade/param/param_memory.h"
 #include "brigade/schedule/bucket_plan.h"
@@ -83,18 +82,13 @@ class Bucket {
 // waits for the bucket kWindow before.
 class BucketQueue {
  public:
-  // What reduces the buckets.
-  struct Reducer {
-    BucketHook hook;
-    std::vector<bool> are_averaged;  // by parameter: see BucketView
-  };
-
-  // `memory` was laid out by `plan` and outlives this object.
+  // `memory` was laid out by `plan` and outlives this object. `is_mean`: of
+  // gradients that are not of 16-bit weights a mean was taken before.
   BucketQueue(
       const BucketPlan& plan,
-      const std::vector<Param>& params,
       ParamMemory& memory,
-      const Reducer& reducer);
+      BucketHook hook,
+      bool is_mean);
 
   // A parameter's gradient is final: launches its bucket and those behind it
   // that are full, once all before it were launched.
@@ -133,7 +127,6 @@ class BucketQueue {
 
   ParamMemory* memory_;
   std::vector<Bucket> buckets_;
-  std::vector<size_t> bucket_of_;  // by parameter
   size_t next_to_launch_ = 0;
   BucketHook hook_;
 };

@@ -91,7 +91,7 @@ BucketedGradSync::BucketedGradSync(
   sparse_handover_ = make_sparse_handover(parts);
   make_buckets();
   hooks_ = std::make_unique<GradHooks>(
-      params_.tensors(),
+      params_.trainable(),
       GradHooks::Callbacks{
           [this](int param, Arrival arrival) {
             before_accumulate(param, arrival);
@@ -102,15 +102,12 @@ BucketedGradSync::BucketedGradSync(
 BucketedGradSync::~BucketedGradSync() = default;
 
 void BucketedGradSync::make_buckets() {
-  std::vector<bool> are_averaged(params().size());
-  for (size_t i = 0; i < are_averaged.size(); ++i)
-    are_averaged[i] = options_.reduction == Reduction::kMean &&
-                      handover_->is_averaged_first(static_cast<int>(i));
   buckets_ = std::make_unique<BucketQueue>(
       plan_,
-      params(),
       *memory_,
-      BucketQueue::Reducer{options_.hook, std::move(are_averaged)});
+      options_.hook,
+      options_.reduction == Reduction::kMean &&
+          options_.handover == GradHandover::kParamDtype);
 }
 
 // By parameter: its own mean's scale as a multiple of the common one.

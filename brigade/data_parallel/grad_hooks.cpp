@@ -128,13 +128,11 @@ struct GradHooks::Attached {
   }
 };
 
-GradHooks::GradHooks(
-    const std::vector<torch::Tensor>& params,
-    Callbacks callbacks)
+GradHooks::GradHooks(const std::vector<Param>& params, Callbacks callbacks)
     : callbacks_(std::move(callbacks)) {
   for (size_t i = 0; i < params.size(); ++i) {
     Attached& attached = attached_.emplace_back();
-    attached.param = params[i];
+    attached.param = params[i].tensor;
     attached.index = static_cast<int>(i);
     attach(attached);
     attached.tensor_key =

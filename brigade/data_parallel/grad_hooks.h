@@ -40,7 +40,7 @@ class GradHooks {
   };
 
   // Precondition: has_grad_hooks() of none of them.
-  GradHooks(const std::vector<torch::Tensor>& params, Callbacks callbacks);
+  GradHooks(const std::vector<Param>& params, Callbacks callbacks);
   // Removes the hooks. Not during a backward.
   ~GradHooks();
   GradHooks(const GradHooks&) = delete;

@@ -80,9 +80,6 @@ class Handover {
   virtual void give(int param, GradUse use) = 0;
   // The parameters have other memory now.
   virtual void follow_memory() = 0;
-  // Whether main_grad has been multiplied with the mean's scale when it is
-  // reduced.
-  virtual bool is_averaged_first(int param) const = 0;
   // Since the last note_untouched() or give(). kMainGrad alone.
   virtual GradClearing clearing() const { return GradClearing::kNone; }
   // What .grad is now is no change of a user's.

@@ -13,10 +13,8 @@ namespace brigade {
 std::vector<State> HookMemory::tensors() const {
   std::vector<State> result;
   for (const auto& weak : buckets_) {
-    if (const auto bucket = weak.lock()) {
-      for (State& kept : bucket->kept())
-        result.push_back(std::move(kept));
-    }
+    if (const auto bucket = weak.lock())
+      result.insert(result.end(), bucket->kept.begin(), bucket->kept.end());
   }
   for (const auto& [name, tensor] : restored_)
     result.push_back({name, tensor});
@@ -36,13 +34,13 @@ void HookMemory::restore(State kept) {
 
 void HookMemory::refuse_another_model(const KeptOfBucket& bucket) const {
   std::set<std::string> names;
-  for (const State& kept : bucket.kept())
+  for (const State& kept : bucket.kept)
     names.insert(kept.name);
   for (const auto& weak : buckets_) {
     const auto other = weak.lock();
     if (!other)
       continue;
-    for (const State& kept : other->kept()) {
+    for (const State& kept : other->kept) {
       if (names.contains(kept.name)) {
         throw ConfigError(fmt::format(
             "[data_parallel] one hook with a HookMemory reduces '{}' of two "
@@ -59,7 +57,7 @@ void HookMemory::add(const std::shared_ptr<KeptOfBucket>& bucket) {
   refuse_another_model(*bucket);
   buckets_.push_back(bucket);
   const torch::NoGradGuard no_grad;
-  for (const State& kept : bucket->kept()) {
+  for (const State& kept : bucket->kept) {
     const auto found = restored_.find(kept.name);
     if (found == restored_.end())
       continue;

@@ -21,11 +21,8 @@
 namespace brigade {
 
 // The state of one bucket in a hook.
-class KeptOfBucket {
- public:
-  virtual ~KeptOfBucket() = default;
-  // Views, as KIND.PARAMETER: float32, of this rank alone.
-  virtual std::vector<State> kept() const = 0;
+struct KeptOfBucket {
+  std::vector<State> kept;  // KIND.PARAMETER: float32, of this rank alone
 };
 
 class HookMemory {

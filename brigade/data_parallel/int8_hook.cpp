@@ -14,9 +14,11 @@ namespace {
 // Of one bucket, from step to step.
 struct RoundedBucket : KeptOfBucket {
   RoundedBucket(const BucketView& bucket, Communicator& communicator)
-      : names(bucket.names),
-        ranges(ranges_of(bucket)),
-        errors(torch::zeros_like(bucket.main_grad)) {
+      : ranges(ranges_of(bucket)), errors(torch::zeros_like(bucket.main_grad)) {
+    for (size_t i = 0; i < ranges.size(); ++i)
+      kept.push_back(
+          {"errors." + bucket.names[i],
+           errors.narrow(0, ranges[i].begin, ranges[i].numel)});
     sum_over(communicator);
   }
 
@@ -36,16 +38,6 @@ struct RoundedBucket : KeptOfBucket {
     return ranges;
   }
 
-  std::vector<State> kept() const override {
-    std::vector<State> result;
-    for (size_t i = 0; i < names.size(); ++i)
-      result.push_back(
-          {"errors." + names[i],
-           errors.narrow(0, ranges[i].begin, ranges[i].numel)});
-    return result;
-  }
-
-  std::vector<std::string> names;
   std::vector<FlatRange> ranges;  // of the parameters
   Communicator* group = nullptr;
   int ranks = 0;  // of it: another one may have its address

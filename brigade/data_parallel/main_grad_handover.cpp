@@ -72,8 +72,6 @@ class MainGradHandover : public Handover {
       grad_of(param) = main_grad_of(param);
   }
 
-  bool is_averaged_first(int /*param*/) const override { return false; }
-
   GradClearing clearing() const override {
     const auto is_none = [](const Param& param) {
       return !param.tensor.grad().defined();

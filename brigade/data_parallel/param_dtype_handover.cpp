@@ -126,7 +126,6 @@ class ParamDtypeHandover : public Handover {
   }
 
   void follow_memory() override {}
-  bool is_averaged_first(int param) const override { return !is_copied(param); }
 
  private:
   torch::ScalarType dtype_of(int param) const {

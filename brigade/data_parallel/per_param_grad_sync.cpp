@@ -14,7 +14,7 @@ const GradSyncOptions& without_buckets(
     const GradSyncOptions& options) {
   if (options.sharding != Sharding::kNone ||
       std::any_of(params.begin(), params.end(), [](const Param& param) {
-        return param.has_sparse_gradient;
+        return param.has_sparse_gradient && param.tensor.requires_grad();
       }))
     throw ConfigError(
         "[data_parallel] sharding and sparse gradients need buckets: use "
@@ -36,7 +36,7 @@ PerParamGradSync::PerParamGradSync(
   for (int i = 0; is_main_grad_ && i < int(has_gradient_.size()); ++i)
     grad_of(i) = main_grad(i);
   hooks_ = std::make_unique<GradHooks>(
-      params_.tensors(),
+      params_.trainable(),
       GradHooks::Callbacks{
           [this](int param, Arrival) { before_accumulate(param); },
           [this](int param) { after_accumulate(param); }});

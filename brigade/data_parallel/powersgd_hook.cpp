@@ -63,7 +63,7 @@ void make_orthonormal(torch::Tensor p) {
 class FactoredBucket : public KeptOfBucket {
  public:
   FactoredBucket(const BucketView& bucket, int64_t rank)
-      : names_(bucket.names), errors_(torch::zeros_like(bucket.main_grad)) {
+      : errors_(torch::zeros_like(bucket.main_grad)) {
     int64_t first = 0;
     int64_t second = 0;
     for (size_t i = 0; i < bucket.grads.size(); ++i) {
@@ -80,23 +80,14 @@ class FactoredBucket : public KeptOfBucket {
           errors_.narrow(0, offset_in_bucket(bucket, i), n * m).view({n, m});
       part.fresh = starting_factor(bucket.names[i], m, columns);
       part.q = part.fresh.clone();
+      kept.push_back({"errors." + bucket.names[i], part.error});
+      kept.push_back({"factor." + bucket.names[i], part.q});
       first += n * columns;
       second += m * columns;
     }
     first_ = torch::zeros({first});
     second_ = torch::zeros({second});
     share_out(bucket);
-  }
-
-  std::vector<State> kept() const override {
-    std::vector<State> result;
-    for (size_t i = 0; i < parts_.size(); ++i) {
-      if (!parts_[i].is_matrix())
-        continue;
-      result.push_back({"errors." + names_[i], parts_[i].error});
-      result.push_back({"factor." + names_[i], parts_[i].q});
-    }
-    return result;
   }
 
   // Counts this step.
@@ -174,8 +165,7 @@ class FactoredBucket : public KeptOfBucket {
   }
 
   int64_t steps_ = 0;
-  std::vector<std::string> names_;  // by part
-  torch::Tensor errors_;            // as main_grad
+  torch::Tensor errors_;  // as main_grad
   std::vector<Factored> parts_;
   torch::Tensor first_;   // sent: P of each matrix, the others' values
   torch::Tensor second_;  // sent: Q of each matrix

@@ -29,7 +29,6 @@ class SparseHandover : public Handover {
   void before_accumulate(int param, GradPart part) override;
   void seal_missing(int param) override { grad_of(param).reset(); }
   void give(int param, GradUse use) override;
-  bool is_averaged_first(int /*param*/) const override { return false; }
   // Nothing: the sum is where autograd left it.
   void after_accumulate(int, GradPart) override {}
   void after_last(int, GradPart) override {}

@@ -230,6 +230,10 @@ WrappedParams::WrappedParams(
     if (param.group.ranks == nullptr)
       param.group.ranks = all;
     param.dtype = param.tensor.scalar_type();
+    param.cut.shape = param.tensor.sizes().vec();
+    // What is frozen has no gradient.
+    param.has_sparse_gradient =
+        param.has_sparse_gradient && param.tensor.requires_grad();
   }
   check_params_alike(params, options, all);
   check_groups_alike(params, all);
@@ -241,7 +245,6 @@ WrappedParams::WrappedParams(
   for (size_t i = 0; i < trainable_.size(); ++i) {
     const torch::Tensor& tensor = trainable_[i].tensor;
     index_of_[tensor.unsafeGetTensorImpl()] = static_cast<int>(i);
-    shapes_.push_back(tensor.sizes().vec());
   }
   broadcast_from(0);
 }
@@ -253,13 +256,6 @@ std::vector<Param> WrappedParams::laid_out() const {
       frozen_.end(),
       std::back_inserter(result),
       [](const Param& param) { return param.shares_memory_with.empty(); });
-  return result;
-}
-
-std::vector<torch::Tensor> WrappedParams::tensors() const {
-  std::vector<torch::Tensor> result;
-  for (const Param& param : trainable_)
-    result.push_back(param.tensor);
   return result;
 }
 
@@ -308,12 +304,12 @@ void WrappedParams::check_unchanged() const {
           c10::toString(param.dtype),
           c10::toString(param.tensor.scalar_type())));
     }
-    if (param.tensor.sizes() != torch::IntArrayRef(shapes_[i])) {
+    if (param.tensor.sizes() != torch::IntArrayRef(param.cut.shape)) {
       throw ConfigError(fmt::format(
           "[data_parallel] '{}' had shape [{}] when it was wrapped and has "
           "[{}] now; load weights of the same module, or wrap again",
           param.name,
-          fmt::join(shapes_[i], ", "),
+          fmt::join(param.cut.shape, ", "),
           fmt::join(param.tensor.sizes(), ", ")));
     }
   }

@@ -37,9 +37,6 @@ class WrappedParams {
   // Those that have a place in flat memory: trainable(), and behind them the
   // frozen ones that share memory with no other tensor.
   std::vector<Param> laid_out() const;
-  // trainable() alone.
-  std::vector<torch::Tensor> tensors() const;
-
   // Of trainable(); -1: not among them.
   int index_of(const torch::Tensor& param) const;
 
@@ -59,7 +56,6 @@ class WrappedParams {
   std::vector<Param> trainable_;
   std::vector<Param> frozen_;
   std::unordered_map<const void*, int> index_of_;  // of trainable_, by tensor
-  std::vector<std::vector<int64_t>> shapes_;       // of trainable_
 };
 
 // Collective in every group of `params`: of a value per parameter the highest

@@ -151,11 +151,10 @@ std::vector<bool> LocalTraining::judge(int fragment) {
 void LocalTraining::visit(
     const std::function<void(const Param& param)>& visit) {
   for (const Part& part : parts_) {
-    FragmentParams params = params_of(part);
-    for (size_t i = 0; i < params.size(); ++i) {
-      for (State& state : part.exchange->states(i))
-        params[i].states.push_back(std::move(state));
-      visit(params[i]);
+    for (Param& param : params_of(part)) {
+      for (State& state : part.exchange->states(param))
+        param.states.push_back(std::move(state));
+      visit(param);
     }
   }
 }

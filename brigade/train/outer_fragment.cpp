@@ -38,18 +38,17 @@ OuterFragment::OuterFragment(
       mesh_(mesh),
       replicas_(std::move(replicas)),
       worker_(worker),
-      is_first_replica_(replicas_->rank() == 0),
-      offsets_{0} {
+      is_first_replica_(replicas_->rank() == 0) {
   std::vector<FlatRange> ranges;
   for (const Param& param : params) {
-    ranges.push_back({offsets_.back(), param.tensor.numel()});
-    offsets_.push_back(offsets_.back() + param.tensor.numel());
-    shapes_.push_back(param.tensor.sizes().vec());
+    ranges.push_back({numel_, param.tensor.numel()});
+    ranges_[param.name] = ranges.back();
+    numel_ += param.tensor.numel();
   }
   if (!is_first_replica_)
     return;
   common_ = torch::zeros(
-      {offsets_.back()}, params.front().tensor.options().dtype(torch::kFloat));
+      {numel_}, params.front().tensor.options().dtype(torch::kFloat));
   momentum_ = torch::zeros_like(common_);
   pending_ = torch::zeros_like(common_);
   if (options_.wire != WireFormat::kFp32) {
@@ -64,10 +63,10 @@ OuterFragment::~OuterFragment() {
     exchange_.wait();
 }
 
-torch::Tensor OuterFragment::slot(const torch::Tensor& flat, size_t param)
+torch::Tensor OuterFragment::slot(const torch::Tensor& flat, const Param& param)
     const {
-  return flat.narrow(0, offsets_[param], offsets_[param + 1] - offsets_[param])
-      .view(shapes_[param]);
+  const FlatRange& range = ranges_.at(param.name);
+  return flat.narrow(0, range.begin, range.numel).view(param.tensor.sizes());
 }
 
 void OuterFragment::restart(const FragmentParams& params) {
@@ -76,8 +75,8 @@ void OuterFragment::restart(const FragmentParams& params) {
   const torch::NoGradGuard no_grad;
   await_exchange();
   is_under_way_ = false;
-  for (size_t i = 0; i < params.size(); ++i)
-    slot(common_, i).copy_(master_of(params[i], options_.kernels));
+  for (const Param& param : params)
+    slot(common_, param).copy_(master_of(param, options_.kernels));
   momentum_.zero_();
   pending_.zero_();
   if (errors_.defined())
@@ -111,12 +110,12 @@ double OuterFragment::squared_change(const FragmentParams& params) const {
     return 0;
   const torch::NoGradGuard no_grad;
   torch::Tensor sum;
-  for (size_t i = 0; i < params.size(); ++i) {
+  for (const Param& param : params) {
     torch::Tensor squares = ops::sum_of_squares(
-        (slot(common_, i) - master_of(params[i], options_.kernels))
+        (slot(common_, param) - master_of(param, options_.kernels))
             .contiguous(),
         options_.kernels);
-    if (!params[i].is_counted_here())
+    if (!param.is_counted_here())
       squares *= 0;  // NaN where they are not finite
     sum = sum.defined() ? sum + squares : squares;
   }
@@ -136,10 +135,10 @@ void OuterFragment::send(
           static_cast<int>(std::count(left_out.begin(), left_out.end(), true)));
   if (!is_first_replica_)
     return;
-  for (size_t i = 0; i < params.size(); ++i) {
-    auto change = slot(pending_, i);
+  for (const Param& param : params) {
+    auto change = slot(pending_, param);
     torch::sub_out(
-        change, slot(common_, i), master_of(params[i], options_.kernels));
+        change, slot(common_, param), master_of(param, options_.kernels));
   }
   if (is_left_out_)
     pending_.zero_();
@@ -156,9 +155,9 @@ void OuterFragment::await_exchange() {
 
 void OuterFragment::align_tied(const FragmentParams& params) {
   Communicator& ends = *mesh_.embedding();
-  for (size_t i = 0; i < params.size(); ++i) {
-    if (!params[i].row->tied_head.empty() && ends.size() > 1)
-      ends.broadcast(slot(common_, i), /*root=*/0)->wait();
+  for (const Param& param : params) {
+    if (!param.row->tied_head.empty() && ends.size() > 1)
+      ends.broadcast(slot(common_, param), /*root=*/0)->wait();
   }
 }
 
@@ -185,19 +184,20 @@ void OuterFragment::merge(
     outer_step(optimizer, common_, momentum_, pending_);
     align_tied(params);
     merged = common_.clone();
-    for (size_t i = 0; alpha > 0 && i < params.size(); ++i)
-      slot(merged, i).lerp_(master_of(params[i], options_.kernels), alpha);
+    if (alpha > 0) {
+      for (const Param& param : params)
+        slot(merged, param).lerp_(master_of(param, options_.kernels), alpha);
+    }
   } else {
     merged = torch::empty(
-        {offsets_.back()},
-        params.front().tensor.options().dtype(torch::kFloat));
+        {numel_}, params.front().tensor.options().dtype(torch::kFloat));
   }
   replicas_->broadcast(merged, /*root=*/0)->wait();
-  for (size_t i = 0; i < params.size(); ++i)
-    set_master(params[i], slot(merged, i), options_.kernels);
+  for (const Param& param : params)
+    set_master(param, slot(merged, param), options_.kernels);
 }
 
-std::vector<State> OuterFragment::states(size_t param) {
+std::vector<State> OuterFragment::states(const Param& param) {
   if (!is_first_replica_)
     return {};
   await_exchange();

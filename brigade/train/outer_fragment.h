@@ -15,8 +15,10 @@
 
 #include <cstdint>
 #include <future>
+#include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "brigade/comm/process_mesh.h"
@@ -34,7 +36,7 @@ inline constexpr const char* kOuterMomentum = "outer.momentum";
 inline constexpr const char* kOuterPending = "outer.pending";
 inline constexpr const char* kOuterErrors = "outer.errors";
 
-// The parameters of a fragment on this rank, the same ones in every call.
+// The parameters of a fragment on this rank.
 using FragmentParams = std::vector<Param>;
 
 class OuterFragment {
@@ -77,7 +79,7 @@ class OuterFragment {
   // kOuterMomentum, kOuterPending (the mean that was sent; valid under way)
   // and, with rounding, kOuterErrors. Views that checkpoints read and write;
   // none but on first replicas. Waits for what is under way, which stays so.
-  std::vector<State> states(size_t param);
+  std::vector<State> states(const Param& param);
   // After a checkpoint was loaded: the parameters' values are the common ones,
   // and momentum, errors and pending are zero.
   void restart(const FragmentParams& params);
@@ -85,7 +87,7 @@ class OuterFragment {
   void resume_under_way() { is_under_way_ = true; }
 
  private:
-  torch::Tensor slot(const torch::Tensor& flat, size_t param) const;
+  torch::Tensor slot(const torch::Tensor& flat, const Param& param) const;
   // What the worker does.
   void exchange();
   // The sum of pending_ over the groups, with errors.
@@ -104,8 +106,8 @@ class OuterFragment {
   CommunicatorPtr replicas_;
   SequentialWorker& worker_;
   bool is_first_replica_;
-  std::vector<int64_t> offsets_;  // by parameter; then the whole length
-  std::vector<std::vector<int64_t>> shapes_;
+  std::map<std::string, FlatRange> ranges_;  // by parameter
+  int64_t numel_ = 0;                        // of all
   std::optional<RoundedSum> rounded_;
   // On first replicas, flat over the parameters:
   torch::Tensor common_;

@@ -74,27 +74,19 @@ void check(
 
 }  // namespace
 
-Tensor Lora::weight_of(const Adapted& adapted) const {
-  return ops::adapted_weight(
-      adapted.weight,
-      {.a = adapted.a,
-       .b = adapted.b,
-       .scale = scale_,
-       .magnitude = adapted.magnitude});
-}
-
 void Lora::apply() const {
   for (const Adapted& each : adapted_)
-    each.linear->weight = weight_of(each);
+    each.linear->weight = ops::adapted_weight(each.weight, each.adapter);
 }
 
 void Lora::merge() {
   const torch::NoGradGuard no_grad;
   for (Adapted& each : adapted_) {
-    each.weight.copy_(weight_of(each));
-    each.b.zero_();
-    if (each.magnitude.defined())
-      each.magnitude.copy_(each.weight.norm(2, {1}));
+    ops::LowRank& adapter = each.adapter;
+    each.weight.copy_(ops::adapted_weight(each.weight, adapter));
+    adapter.b.zero_();
+    if (adapter.magnitude.defined())
+      adapter.magnitude.copy_(each.weight.norm(2, {1}));
     each.linear->weight = each.weight;
   }
 }
@@ -102,10 +94,10 @@ void Lora::merge() {
 std::vector<Tensor> Lora::parameters() const {
   std::vector<Tensor> parameters;
   for (const Adapted& each : adapted_) {
-    parameters.push_back(each.a);
-    parameters.push_back(each.b);
-    if (each.magnitude.defined())
-      parameters.push_back(each.magnitude);
+    parameters.push_back(each.adapter.a);
+    parameters.push_back(each.adapter.b);
+    if (each.adapter.magnitude.defined())
+      parameters.push_back(each.adapter.magnitude);
   }
   return parameters;
 }
@@ -116,7 +108,6 @@ Lora add_lora(torch::nn::Module& module, const AdapterOptions& options) {
   for (Tensor& parameter : module.parameters())
     parameter.set_requires_grad(false);
   Lora lora;
-  lora.scale_ = options.scale();
   for (const auto& [name, linear] : linears) {
     if (std::none_of(
             options.targets.begin(),
@@ -133,20 +124,19 @@ Lora add_lora(torch::nn::Module& module, const AdapterOptions& options) {
           ->register_module(kind, std::make_shared<LowRankWeight>(values))
           ->weight;
     };
-    lora.adapted_.push_back(
-        {.linear = linear,
-         .weight = weight,
-         .a =
-             add("lora_A",
-                 torch::empty({options.rank, weight.size(1)}, weight.options())
-                     .uniform_(-bound, bound)),
-         .b = add(
-             "lora_B",
-             torch::zeros({weight.size(0), options.rank}, weight.options())),
-         .magnitude = options.use_dora ? linear->register_parameter(
-                                             "lora_magnitude_vector",
-                                             weight.detach().norm(2, {1}))
-                                       : Tensor()});
+    ops::LowRank adapter;
+    adapter.a =
+        add("lora_A",
+            torch::empty({options.rank, weight.size(1)}, weight.options())
+                .uniform_(-bound, bound));
+    adapter.b =
+        add("lora_B",
+            torch::zeros({weight.size(0), options.rank}, weight.options()));
+    adapter.scale = options.scale();
+    if (options.use_dora)
+      adapter.magnitude = linear->register_parameter(
+          "lora_magnitude_vector", weight.detach().norm(2, {1}));
+    lora.adapted_.push_back({linear, weight, std::move(adapter)});
   }
   lora.apply();
   return lora;

@@ -30,6 +30,7 @@
 #include <memory>
 #include <vector>
 
+#include "brigade/ops/linear.h"
 #include "brigade/options/adapter.h"
 
 namespace brigade {
@@ -52,13 +53,10 @@ class Lora {
   struct Adapted {
     std::shared_ptr<torch::nn::LinearImpl> linear;
     torch::Tensor weight;  // of the base
-    torch::Tensor a, b;
-    torch::Tensor magnitude;  // of DoRA; or undefined
+    ops::LowRank adapter;
   };
-  torch::Tensor weight_of(const Adapted& adapted) const;
 
   std::vector<Adapted> adapted_;
-  double scale_ = 1;
 };
 
 // Before the module is wrapped. Initial values as PEFT's, drawn by torch's

@@ -52,11 +52,8 @@ struct QueuedBuckets {
       log.push_back("launch " + std::to_string(bucket.index));
       return std::make_shared<NotedWork>(bucket.index, log);
     };
-    queue = std::make_unique<BucketQueue>(
-        plan,
-        params,
-        *memory,
-        BucketQueue::Reducer{hook, std::vector<bool>(params.size())});
+    queue =
+        std::make_unique<BucketQueue>(plan, *memory, hook, /*is_mean=*/false);
   }
   std::vector<Param> params;
   BucketPlan plan;

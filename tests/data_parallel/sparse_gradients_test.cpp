@@ -247,5 +247,26 @@ TEST(SparseGradients, AreRefusedByNameWhereTheyHaveNoPlace) {
       HasSubstr("sparse gradients need buckets"));
 }
 
+// A frozen table has no gradient, whatever its options say.
+TEST(SparseGradients, AFrozenTableIsAsAnyFrozenParameter) {
+  for (const GradSyncAlgorithm sync :
+       {GradSyncAlgorithm::kBucketed, GradSyncAlgorithm::kPerParam}) {
+    torch::nn::Embedding table(torch::nn::EmbeddingOptions(5, 2).sparse(true));
+    table->weight.set_requires_grad(false);
+    torch::nn::Sequential net(table, torch::nn::Linear(2, 1));
+    const torch::Tensor ids = torch::tensor({0, 3});
+    DataParallel model(
+        net,
+        make_world_of_one(),
+        {.handover = GradHandover::kMainGrad},
+        {.sync = sync});
+    for (int step = 0; step < 2; ++step) {
+      net->forward(ids).sum().backward();
+      EXPECT_FALSE(table->weight.grad().defined());
+      EXPECT_EQ(net->parameters().back().grad().item<double>(), 2 * (step + 1));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace brigade
