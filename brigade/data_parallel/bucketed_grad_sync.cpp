@@ -84,7 +84,8 @@ BucketedGradSync::BucketedGradSync(
       progress_(this->params()),
       order_is_final_(options.order != BucketOrder::kObserved) {
   const auto scale_of = [this](int param) { return mean_scale_of(param); };
-  const HandoverParts parts{this->params(), *memory_, scale_of};
+  const HandoverParts parts{
+      this->params(), *memory_, scale_of, handed_.shown()};
   handover_ = options_.handover == GradHandover::kMainGrad
                   ? make_main_grad_handover(parts, factors())
                   : make_param_dtype_handover(parts);
@@ -528,10 +529,6 @@ void BucketedGradSync::reset() {
   if (sharded_weights() && phase_ != Phase::kFinished)
     sharded_weights()->abandon();
   progress_.reset();
-  for (int param = 0; param < static_cast<int>(params().size()); ++param) {
-    if (handed_.is_as_used(param))
-      handover_of(param).note_used(param);
-  }
   handed_.forget();
   end_of_backward_.forget();
   phase_ = Phase::kIdle;

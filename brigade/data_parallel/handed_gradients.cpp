@@ -27,7 +27,6 @@ void HandedGradients::begin(double grad_scale) {
   gradients_version_ = version_of_gradients();
   shown_version_ = version_of_shown();
   stepped_numel_ = 0;
-  used_.assign(params_->size(), {});
   writes_.begin(gradients, weights, [this] { note_used(); });
 }
 
@@ -35,14 +34,8 @@ void HandedGradients::note_used() {
   for (size_t i = 0; i < params_->size(); ++i) {
     const torch::Tensor& grad = (*params_)[i].tensor.grad();
     if (grad.defined())
-      used_[i].note(grad);
+      shown_[i].note(grad);
   }
-}
-
-bool HandedGradients::is_as_used(int param) const {
-  const auto i = static_cast<size_t>(param);
-  const torch::Tensor& grad = (*params_)[i].tensor.grad();
-  return i < used_.size() && grad.defined() && !used_[i].is_replaced_by(grad);
 }
 
 void HandedGradients::note_all_stepped() {

@@ -22,7 +22,10 @@ class HandedGradients {
       const GradSyncOptions& options,
       const std::vector<Param>& params,
       const ParamMemory& memory)
-      : options_(&options), params_(&params), memory_(&memory) {}
+      : options_(&options),
+        params_(&params),
+        memory_(&memory),
+        shown_(params.size()) {}
 
   // They are handed over. `grad_scale`: what an optimizer is to scale them with
   // (GradSync::grad_scale()).
@@ -40,9 +43,9 @@ class HandedGradients {
 
   // Whether an optimizer has stepped since begin().
   bool were_used() const;
-  // Whether .grad() of a parameter is what it was when that step began, however
-  // the user had changed it before.
-  bool is_as_used(int param) const;
+  // By parameter, what a step left in .grad(), or the user in it before an
+  // optimizer used it: those that hand gradients over note it here.
+  std::vector<ShownGradient>& shown() { return shown_; }
   // The same as were_used(), or whether .grad() was cleared or written since.
   bool were_touched() const;
   // kMainGrad: whether they are still those of begin().
@@ -68,12 +71,12 @@ class HandedGradients {
   const GradSyncOptions* options_;
   const std::vector<Param>* params_;
   const ParamMemory* memory_;
-  std::vector<ShownGradient> used_;  // .grad() when the first step began
-  int64_t weights_version_ = 0;      // at begin()
-  int64_t gradients_version_ = 0;    // the same; -1: there are none
-  int64_t shown_version_ = 0;        // the same, of .grad()
-  int64_t stepped_numel_ = 0;        // since begin()
-  // Since begin(), to the first step; goes first, as it writes used_.
+  std::vector<ShownGradient> shown_;
+  int64_t weights_version_ = 0;    // at begin()
+  int64_t gradients_version_ = 0;  // the same; -1: there are none
+  int64_t shown_version_ = 0;      // the same, of .grad()
+  int64_t stepped_numel_ = 0;      // since begin()
+  // Since begin(), to the first step; goes first, as it writes shown_.
   WriteWatch writes_;
 };
 

@@ -46,6 +46,7 @@ struct HandoverParts {
   // What a mean multiplies a parameter's sum over ranks with in this step; 1
   // for a sum.
   std::function<double(int param)> mean_scale_of;
+  std::vector<ShownGradient>& shown;  // HandedGradients::shown()
 };
 
 class Handover {
@@ -58,9 +59,6 @@ class Handover {
   // whether there is one: .grad may have been cleared. Throws ConfigError where
   // a fused op has added to it already.
   virtual bool keep_share(int param, int ranks) = 0;
-  // An optimizer has used .grad as it is now, though the user may have written
-  // to it: gradients of the next step are not added to it.
-  virtual void note_used(int /*param*/) {}
   // A fused op has added to main_grad, before any hook.
   virtual void note_fused() {}
   // AccumulateGrad is about to add a gradient to .grad.
@@ -100,6 +98,10 @@ class Handover {
   }
   // See HandoverParts.
   double mean_scale_of(int param) const { return parts_.mean_scale_of(param); }
+  // What the parameter's last step left in .grad.
+  ShownGradient& shown(int param) const {
+    return parts_.shown[static_cast<size_t>(param)];
+  }
 
  private:
   HandoverParts parts_;

@@ -28,7 +28,6 @@ class ParamDtypeHandover : public Handover {
   explicit ParamDtypeHandover(HandoverParts parts)
       : Handover(std::move(parts)),
         given_scales_(params().size()),
-        shown_(params().size()),
         has_users_(params().size()) {}
 
   bool keep_share(int param, int ranks) override {
@@ -52,12 +51,11 @@ class ParamDtypeHandover : public Handover {
     return true;
   }
 
-  void note_used(int param) override { note_shown(param); }
-
   void before_accumulate(int param, GradPart part) override {
     torch::Tensor& grad = grad_of(param);
     const auto i = static_cast<size_t>(param);
-    has_users_[i] = part == GradPart::kFirst && shown_[i].is_replaced_by(grad);
+    has_users_[i] =
+        part == GradPart::kFirst && shown(param).is_replaced_by(grad);
     if (has_users_[i]) {
       torch::Tensor& main_grad = main_grad_of(param);
       if (!is_same_memory(grad, main_grad))
@@ -122,7 +120,7 @@ class ParamDtypeHandover : public Handover {
       grad = alias_of(main_grad);
     }
     if (grad.defined())
-      note_shown(param);
+      shown(param).note(grad);
   }
 
   void follow_memory() override {}
@@ -172,10 +170,7 @@ class ParamDtypeHandover : public Handover {
     } else {
       grad = main_grad.to(dtype_of(param));
     }
-    note_shown(param);
-  }
-  void note_shown(int param) {
-    shown_[static_cast<size_t>(param)].note(grad_of(param));
+    shown(param).note(grad);
   }
 
   // If the user changed the copy, it is what has accumulated.
@@ -189,7 +184,6 @@ class ParamDtypeHandover : public Handover {
   }
 
   std::vector<double> given_scales_;  // by parameter: of give()
-  std::vector<ShownGradient> shown_;  // the same
   // The same: the gradient to come is added to one that a user has made.
   std::vector<bool> has_users_;
 };

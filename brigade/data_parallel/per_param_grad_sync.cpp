@@ -31,8 +31,7 @@ PerParamGradSync::PerParamGradSync(
     : GradSync(params, std::move(all_ranks), without_buckets(params, options)),
       is_main_grad_(options.handover == GradHandover::kMainGrad),
       has_gradient_(this->params().size()),
-      is_shown_(this->params().size()),
-      shown_(this->params().size()) {
+      is_shown_(this->params().size()) {
   for (int i = 0; is_main_grad_ && i < int(has_gradient_.size()); ++i)
     grad_of(i) = main_grad(i);
   hooks_ = std::make_unique<GradHooks>(
@@ -107,7 +106,7 @@ void PerParamGradSync::show(int param) {
                              false,
                              /*copy=*/true);
   is_shown_[static_cast<size_t>(param)] = true;
-  shown_[static_cast<size_t>(param)].note(grad_of(param));
+  handed_.shown()[static_cast<size_t>(param)].note(grad_of(param));
 }
 
 void PerParamGradSync::before_accumulate(int param) {
@@ -117,7 +116,8 @@ void PerParamGradSync::before_accumulate(int param) {
   if (is_main_grad_)
     return;
   const auto i = static_cast<size_t>(param);
-  if (has_gradient_[i] == 0 && shown_[i].is_replaced_by(grad_of(param))) {
+  if (has_gradient_[i] == 0 &&
+      handed_.shown()[i].is_replaced_by(grad_of(param))) {
     torch::Tensor(main_grad(param)).copy_(grad_of(param));
     has_gradient_[i] = 1;
   }
@@ -217,10 +217,6 @@ void PerParamGradSync::reduce(int param, bool is_used) {
 }
 
 void PerParamGradSync::reset() {
-  for (int i = 0; i < static_cast<int>(shown_.size()); ++i) {
-    if (handed_.is_as_used(i))
-      shown_[static_cast<size_t>(i)].note(grad_of(i));
-  }
   handed_.forget();
   std::fill(has_gradient_.begin(), has_gradient_.end(), 0);
   is_shown_.assign(is_shown_.size(), false);

@@ -47,7 +47,6 @@ class PerParamGradSync : public GradSync {
   const bool is_main_grad_;            // .grad() is main_grad
   std::vector<int64_t> has_gradient_;  // by parameter, in this step
   std::vector<bool> is_shown_;         // the same: .grad() is main_grad rounded
-  std::vector<ShownGradient> shown_;   // the same, of show()
   EndOfBackward end_of_backward_;      // where the step may end
   bool was_finished_by_hand_ = false;
   SyncReport report_;

@@ -36,9 +36,7 @@ torch::Tensor padded(const torch::Tensor& rows, int64_t count) {
 }  // namespace
 
 SparseHandover::SparseHandover(HandoverParts parts)
-    : Handover(std::move(parts)),
-      reduced_(params().size()),
-      shown_(params().size()) {}
+    : Handover(std::move(parts)), reduced_(params().size()) {}
 
 bool SparseHandover::keep_share(int param, int ranks) {
   torch::Tensor& grad = grad_of(param);
@@ -47,13 +45,8 @@ bool SparseHandover::keep_share(int param, int ranks) {
   return grad.defined();
 }
 
-void SparseHandover::note_used(int param) {
-  shown_[static_cast<size_t>(param)].note(grad_of(param));
-}
-
 void SparseHandover::before_accumulate(int param, GradPart part) {
-  if (part == GradPart::kFirst &&
-      !shown_[static_cast<size_t>(param)].is_replaced_by(grad_of(param)))
+  if (part == GradPart::kFirst && !shown(param).is_replaced_by(grad_of(param)))
     grad_of(param).reset();
 }
 
@@ -66,7 +59,7 @@ void SparseHandover::give(int param, GradUse use) {
     reduced.mul_(scale);
   grad_of(param) = reduced;
   if (reduced.defined())
-    shown_[static_cast<size_t>(param)].note(reduced);
+    shown(param).note(reduced);
 }
 
 void SparseHandover::drop() {

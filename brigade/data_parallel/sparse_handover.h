@@ -25,7 +25,6 @@ class SparseHandover : public Handover {
   explicit SparseHandover(HandoverParts parts);
 
   bool keep_share(int param, int ranks) override;
-  void note_used(int param) override;
   void before_accumulate(int param, GradPart part) override;
   void seal_missing(int param) override { grad_of(param).reset(); }
   void give(int param, GradUse use) override;
@@ -46,7 +45,6 @@ class SparseHandover : public Handover {
   void reduce_group(const std::vector<int>& params, Communicator& group);
 
   std::vector<torch::Tensor> reduced_;  // by parameter, until give()
-  std::vector<ShownGradient> shown_;    // by parameter
 };
 
 // Null where no parameter has sparse gradients.

@@ -24,7 +24,7 @@ struct HandedOver {
         Sharding::kNone);
   }
   HandoverParts parts() {
-    return {params, *memory, [this](int) { return mean_scale; }};
+    return {params, *memory, [this](int) { return mean_scale; }, shown};
   }
   torch::Tensor& grad() { return params[0].tensor.mutable_grad(); }
   void receive(Handover& handover, double value, GradPart part) {
@@ -47,6 +47,7 @@ struct HandedOver {
   std::vector<Param> params;
   std::unique_ptr<ParamMemory> memory;
   double mean_scale = 0.5;
+  std::vector<ShownGradient> shown{1};
 };
 
 class ParamDtype : public ::testing::TestWithParam<torch::ScalarType> {
