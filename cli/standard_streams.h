@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include <cstdio>
-#include <string>
 #include <utility>
 
 namespace brigade::cli {

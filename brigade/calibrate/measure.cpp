@@ -9,7 +9,6 @@
 #include <cmath>
 #include <functional>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 #include "brigade/calibrate/collective_timer.h"

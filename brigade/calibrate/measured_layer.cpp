@@ -2,8 +2,6 @@
 
 #include <torch/torch.h>
 
-#include <utility>
-
 #include "brigade/comm/self_communicator.h"
 #include "brigade/context_parallel/ring_attention.h"
 #include "brigade/model/recompute.h"

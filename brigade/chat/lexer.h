@@ -2,7 +2,6 @@
 // and lstrip_blocks are on, as transformers has them.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>

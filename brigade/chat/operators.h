@@ -1,7 +1,6 @@
 // Python's operators on values.
 #pragma once
 
-#include <optional>
 #include <string>
 
 #include "brigade/chat/value.h"

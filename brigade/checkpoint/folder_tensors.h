@@ -2,8 +2,6 @@
 // of. Private to brigade/checkpoint.
 #pragma once
 
-#include <cstdint>
-#include <string>
 #include <vector>
 
 #include "brigade/model_spec/parameter_table.h"

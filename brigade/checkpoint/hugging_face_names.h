@@ -3,7 +3,6 @@
 // Private to brigade/checkpoint, which reads them by hugging_face.h.
 #pragma once
 
-#include <cstdint>
 #include <map>
 #include <string>
 #include <string_view>

@@ -3,10 +3,8 @@
 
 #include <torch/types.h>
 
-#include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 

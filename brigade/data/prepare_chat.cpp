@@ -3,10 +3,8 @@
 #include <fmt/format.h>
 
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "brigade/base/byte_order_mark.h"
 #include "brigade/base/error.h"

@@ -8,7 +8,6 @@
 // rejected one.
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <vector>

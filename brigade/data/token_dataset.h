@@ -12,7 +12,6 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <string>
 
 #include "brigade/data/loss_mask.h"
 #include "brigade/data/token_format.h"

@@ -14,7 +14,6 @@
 
 #include <torch/types.h>
 
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <utility>

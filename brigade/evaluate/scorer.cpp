@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <utility>
 
 #include "brigade/base/error.h"
 #include "brigade/comm/agreement.h"

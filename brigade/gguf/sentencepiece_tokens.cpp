@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <span>
-#include <string_view>
 #include <unordered_map>
 #include <utility>
 

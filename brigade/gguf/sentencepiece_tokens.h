@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
-#include <vector>
 
 #include "brigade/gguf/token_list.h"
 

@@ -1,7 +1,6 @@
 // A whole model as one GGUF file, which llama.cpp and what builds on it load.
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <string>

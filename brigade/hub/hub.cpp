@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 
 #include "brigade/base/error.h"
 #include "brigade/files/tokenizer_names.h"

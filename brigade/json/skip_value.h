@@ -5,7 +5,6 @@
 // PURE.
 #pragma once
 
-#include <cstddef>
 #include <optional>
 #include <string>
 #include <string_view>

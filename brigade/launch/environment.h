@@ -6,7 +6,6 @@
 // map; only cli/ passes the real one.
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <optional>

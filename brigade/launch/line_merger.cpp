@@ -1,7 +1,6 @@
 #include "brigade/launch/line_merger.h"
 
 #include <algorithm>
-#include <functional>
 #include <utility>
 
 namespace brigade {

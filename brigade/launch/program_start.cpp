@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
-#include <initializer_list>
 
 namespace brigade {
 namespace {

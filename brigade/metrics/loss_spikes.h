@@ -3,7 +3,6 @@
 // PURE.
 #pragma once
 
-#include <cstdint>
 #include <deque>
 #include <optional>
 

@@ -15,7 +15,6 @@
 #include <torch/types.h>
 
 #include <array>
-#include <cstdint>
 
 #include "brigade/ops/op_options.h"
 #include "brigade/options/optimizer_states.h"

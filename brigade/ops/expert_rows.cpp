@@ -4,7 +4,6 @@
 
 #include <limits>
 #include <tuple>
-#include <utility>
 
 #include "brigade/ops/carried.h"
 #include "brigade/ops/describe.h"

@@ -1,7 +1,6 @@
 #include "brigade/ops/kernel_set.h"
 
 #include <algorithm>
-#include <string>
 
 #include "brigade/ops/describe.h"
 

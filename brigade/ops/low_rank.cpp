@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <utility>
 
 #include "brigade/ops/carried.h"
 #include "brigade/ops/describe.h"

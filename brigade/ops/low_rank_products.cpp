@@ -1,7 +1,5 @@
 #include "brigade/ops/low_rank_products.h"
 
-#include <functional>
-
 #include "brigade/ops/rows.h"
 #include "brigade/ops/weight_grad.h"
 

@@ -4,8 +4,6 @@
 // PURE.
 #pragma once
 
-#include <cstdint>
-
 #include "brigade/planner/machine.h"
 
 namespace brigade::planner {

@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "brigade/config/train_config.h"
 #include "brigade/metrics/metrics.h"

@@ -2,7 +2,6 @@
 // Fields: sentencepiece_model.proto of google/sentencepiece.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>

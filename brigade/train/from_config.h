@@ -6,9 +6,6 @@
 
 #include <torch/types.h>
 
-#include <cstdint>
-#include <vector>
-
 #include "brigade/comm/backend.h"
 #include "brigade/comm/communicator.h"
 #include "brigade/config/train_config.h"

@@ -1,7 +1,6 @@
 #include "brigade/train/outer_fragment.h"
 
 #include <algorithm>
-#include <exception>
 #include <utility>
 
 #include "brigade/ops/adamw.h"

@@ -5,7 +5,6 @@
 #include <cstdio>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <utility>
 
 #include "brigade/base/version.h"
 #include "brigade/comm/world.h"

@@ -3,7 +3,6 @@
 // PURE: times in, names of ranks out.
 #pragma once
 
-#include <cstdint>
 #include <vector>
 
 namespace brigade {

@@ -13,7 +13,6 @@
 
 #include <torch/types.h>
 
-#include <cstdint>
 #include <memory>
 #include <vector>
 

@@ -3,7 +3,6 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
-#include <tuple>
 
 #include "brigade/base/check.h"
 #include "brigade/kernels/cpu/scratch.h"

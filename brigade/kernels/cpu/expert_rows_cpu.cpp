@@ -1,6 +1,5 @@
 #include "brigade/kernels/cpu/expert_rows_kernel.h"
 
-#include <algorithm>
 #include <cstring>
 
 #include "brigade/kernels/cpu/simd_targets.h"

@@ -2,8 +2,6 @@
 
 #include <sys/mman.h>
 
-#include <utility>
-
 #include "brigade/base/check.h"
 #include "brigade/kernels/cpu/mapped_memory.h"
 

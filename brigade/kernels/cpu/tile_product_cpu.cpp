@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cstring>
 
 #include "brigade/kernels/cpu/simd_targets.h"

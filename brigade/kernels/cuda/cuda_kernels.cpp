@@ -7,7 +7,6 @@
 
 #include <cmath>
 #include <memory>
-#include <optional>
 
 #include "brigade/kernels/aten/aten_kernels.h"
 #include "brigade/kernels/aten/grouped_products.h"
