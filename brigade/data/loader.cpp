@@ -13,12 +13,10 @@ void add_documents(const Window& window, Batch& batch) {
   std::vector<int64_t> ends = window.document_starts;
   ends.push_back(batch.seq_length);
   int64_t begin = 0;
-  for (size_t document = 0; document < ends.size(); ++document) {
-    for (int64_t position = begin; position < ends[document]; ++position) {
-      batch.document_ids.push_back(static_cast<int64_t>(document));
+  for (const int64_t end : ends) {
+    for (int64_t position = begin; position < end; ++position)
       batch.position_ids.push_back(position - begin);
-    }
-    begin = ends[document];
+    begin = end;
   }
 }
 

@@ -34,10 +34,8 @@ struct Batch {
   std::vector<int64_t> inputs;   // [B, T]
   std::vector<int64_t> targets;  // [B, T], inputs moved on by one token;
                                  // kNoTarget where none counts
-  // With LoaderOptions::reset_attention, else empty: the document of each
-  // token, counted from 0 in its row, and the token's place in that document.
-  // A token must attend only to tokens of its own document.
-  std::vector<int64_t> document_ids;  // [B, T]
+  // With LoaderOptions::reset_attention, else empty: each token's place in its
+  // document. A token must attend only to tokens of its own document.
   std::vector<int64_t> position_ids;  // [B, T]
   std::vector<double> reference;      // [B], of each row's window; or empty
   TeacherTokens teacher;              // of all targets; or empty

@@ -55,11 +55,6 @@ inline uint32_t random_word(uint64_t key, uint64_t index) {
       static_cast<uint32_t>(key >> 32));
 }
 
-// 16 of them.
-inline uint32_t random_bits(uint64_t key, uint64_t index) {
-  return random_word(key, index) >> 16;
-}
-
 // rounded = values. Both flat and contiguous, of one length; float32, bf16.
 // What bf16 can hold, infinities and NaN stay; a finite value stays finite.
 void round_stochastically(

@@ -63,7 +63,7 @@ TEST(Loader, TargetsAreTheInputsMovedOnByOne) {
   EXPECT_EQ(batch.seq_length, 3);
   EXPECT_THAT(batch.inputs, ElementsAre(0, 1, 2, 1000, 1001, 1002));
   EXPECT_THAT(batch.targets, ElementsAre(1, 2, 3, 1001, 1002, 1003));
-  EXPECT_THAT(batch.document_ids, IsEmpty());
+  EXPECT_THAT(batch.position_ids, IsEmpty());
 }
 
 TEST(Loader, DealsEveryStepTheSameSamplesWhateverTheLayout) {
@@ -155,7 +155,6 @@ TEST(Loader, TellsWhereDocumentsBeginWhenAttentionIsReset) {
       std::make_shared<CountingSource>(5),
       {.layout = {.micro_batch_size = 2}, .reset_attention = true});
   const Batch batch = loader.next();
-  EXPECT_THAT(batch.document_ids, ElementsAre(0, 1, 1, 2, 2, 0, 1, 1, 2, 2));
   EXPECT_THAT(batch.position_ids, ElementsAre(0, 0, 1, 0, 1, 0, 0, 1, 0, 1));
 }
 

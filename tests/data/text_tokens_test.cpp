@@ -350,7 +350,6 @@ TEST_F(
         const Batch other = prepared_rank.next();
         ASSERT_EQ(one.inputs, other.inputs) << batch;
         ASSERT_EQ(one.targets, other.targets) << batch;
-        ASSERT_EQ(one.document_ids, other.document_ids) << batch;
         ASSERT_EQ(one.position_ids, other.position_ids) << batch;
       }
     }

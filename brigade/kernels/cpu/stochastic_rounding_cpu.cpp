@@ -22,7 +22,7 @@ HWY_INLINE VU32 mix(VU32 x) {
   return hn::Xor(x, hn::ShiftRight<16>(x));
 }
 
-// random_bits() of neighbours.
+// The upper 16 bits of random_word() of neighbours.
 HWY_INLINE VU32 bits_from(uint64_t key, uint64_t place) {
   const DU32 du;
   const auto first = hn::Set(du, static_cast<uint32_t>(place));
