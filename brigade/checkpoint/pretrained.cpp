@@ -9,7 +9,7 @@ namespace brigade {
 void load_pretrained(
     const std::filesystem::path& folder,
     const DecoderConfig& decoder,
-    const std::vector<Param>& params) {
+    std::span<const Param> params) {
   std::vector<State> parts;
   for (const Param& param : params) {
     if (param.row->stored_in != StoredIn::kAdapter)

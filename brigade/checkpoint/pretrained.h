@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <span>
 #include <vector>
 
 #include "brigade/model_spec/decoder_config.h"
@@ -15,6 +16,6 @@ namespace brigade {
 void load_pretrained(
     const std::filesystem::path& folder,
     const DecoderConfig& decoder,
-    const std::vector<Param>& params);
+    std::span<const Param> params);
 
 }  // namespace brigade

@@ -128,7 +128,7 @@ struct GradHooks::Attached {
   }
 };
 
-GradHooks::GradHooks(const std::vector<Param>& params, Callbacks callbacks)
+GradHooks::GradHooks(std::span<const Param> params, Callbacks callbacks)
     : callbacks_(std::move(callbacks)) {
   for (size_t i = 0; i < params.size(); ++i) {
     Attached& attached = attached_.emplace_back();

@@ -18,6 +18,7 @@
 #include <functional>
 #include <list>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "brigade/ops/libtorch_versions.h"
@@ -40,7 +41,7 @@ class GradHooks {
   };
 
   // Precondition: has_grad_hooks() of none of them.
-  GradHooks(const std::vector<Param>& params, Callbacks callbacks);
+  GradHooks(std::span<const Param> params, Callbacks callbacks);
   // Removes the hooks. Not during a backward.
   ~GradHooks();
   GradHooks(const GradHooks&) = delete;

@@ -230,7 +230,7 @@ void GradSync::regroup(const CommunicatorPtr& from, const CommunicatorPtr& to) {
   if (problem != nullptr)
     throw ConfigError(fmt::format("[data_parallel] regroup() {}", problem));
   params_.regroup(from, to);
-  memory_->regroup(from, to);
+  memory_->follow_groups();
   if (all_ranks_ == from) {
     all_ranks_ = to;
     uneven_inputs_ = UnevenInputs(*to);

@@ -113,10 +113,10 @@ class GradSync {
 
   // Each parameter once, in the order given, those that require a gradient; all
   // with a group.
-  const std::vector<Param>& params() const { return params_.trainable(); }
+  std::span<const Param> params() const { return params_.trainable(); }
   // The others: they have neither gradient nor state. With kMainGrad those that
   // share no memory are in the flat weights too.
-  const std::vector<Param>& frozen() const { return params_.frozen(); }
+  std::span<const Param> frozen() const { return params_.frozen(); }
   int param_index(const std::string& name) const;      // -1: unknown
   int param_index(const torch::Tensor& param) const {  // the same
     return params_.index_of(param);

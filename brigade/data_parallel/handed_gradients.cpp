@@ -11,7 +11,7 @@ namespace brigade {
 void HandedGradients::begin(double grad_scale) {
   std::vector<torch::Tensor> gradients;
   std::vector<torch::Tensor> weights;
-  for (const Param& param : *params_)
+  for (const Param& param : params_)
     weights.push_back(param.tensor);
   if (are_main_grads()) {
     const bool is_scaled_later = grad_scale != 1.0;
@@ -31,8 +31,8 @@ void HandedGradients::begin(double grad_scale) {
 }
 
 void HandedGradients::note_used() {
-  for (size_t i = 0; i < params_->size(); ++i) {
-    const torch::Tensor& grad = (*params_)[i].tensor.grad();
+  for (size_t i = 0; i < params_.size(); ++i) {
+    const torch::Tensor& grad = params_[i].tensor.grad();
     if (grad.defined())
       shown_[i].note(grad);
   }
@@ -86,7 +86,7 @@ int64_t HandedGradients::version_of_gradients() const {
 
 int64_t HandedGradients::version_of_shown() const {
   int64_t sum = 0;
-  for (const Param& param : *params_) {
+  for (const Param& param : params_) {
     const torch::Tensor& grad = param.tensor.grad();
     if (grad.defined())
       sum += 1 + static_cast<int64_t>(grad._version());
@@ -98,7 +98,7 @@ int64_t HandedGradients::version_of_shown() const {
 bool HandedGradients::are_uncleared() const {
   return are_main_grads() && version_of_gradients() == gradients_version_ &&
          (divides_gradients(options_->sharding) ||
-          params_->front().tensor.grad().defined());
+          params_.front().tensor.grad().defined());
 }
 
 void HandedGradients::throw_if_stepped_elsewhere() const {
@@ -133,8 +133,8 @@ void HandedGradients::begin_optimizer_step() {
   const bool is_watched = are_main_grads() && writes_.is_watching();
   bool is_changed = writes_.seen() == WriteWatch::Seen::kGradients;
   std::string name = "a parameter";
-  for (int i = 0; is_watched && i < static_cast<int>(params_->size()); ++i) {
-    const Param& param = (*params_)[static_cast<size_t>(i)];
+  for (int i = 0; is_watched && i < static_cast<int>(params_.size()); ++i) {
+    const Param& param = params_[static_cast<size_t>(i)];
     const torch::Tensor& grad = param.tensor.grad();
     if (grad.defined() && is_same_memory(grad, memory_->main_grad(i)))
       continue;

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "brigade/data_parallel/grad_sync_options.h"
@@ -20,10 +21,10 @@ class HandedGradients {
   // What it is given outlives it.
   HandedGradients(
       const GradSyncOptions& options,
-      const std::vector<Param>& params,
+      std::span<const Param> params,
       const ParamMemory& memory)
       : options_(&options),
-        params_(&params),
+        params_(params),
         memory_(&memory),
         shown_(params.size()) {}
 
@@ -69,7 +70,7 @@ class HandedGradients {
   int64_t version_of_shown() const;
 
   const GradSyncOptions* options_;
-  const std::vector<Param>* params_;
+  std::span<const Param> params_;
   const ParamMemory* memory_;
   std::vector<ShownGradient> shown_;
   int64_t weights_version_ = 0;    // at begin()

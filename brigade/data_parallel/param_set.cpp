@@ -18,7 +18,7 @@ Param detached(const Param& param) {
   return result;
 }
 
-int64_t numel_of(const std::vector<Param>& params) {
+int64_t numel_of(std::span<const Param> params) {
   int64_t total = 0;
   for (const Param& param : params)
     total += param.tensor.numel();
@@ -198,14 +198,15 @@ std::vector<std::pair<CommunicatorPtr, std::vector<State>>> ParamSet::replicas()
   if (!is_sharded())
     with_kept = with_states();
   std::vector<std::pair<CommunicatorPtr, std::vector<State>>> result;
-  for (const auto* list : {&frozen(), &params()}) {
-    for (const auto& members : groups_of(*list)) {
+  for (const bool trains : {false, true}) {
+    const std::span<const Param> list = trains ? params() : frozen();
+    for (const auto& members : groups_of(list)) {
       result.emplace_back(
-          (*list)[members.front()].group.ranks, std::vector<State>());
+          list[members.front()].group.ranks, std::vector<State>());
       std::vector<State>& tensors = result.back().second;
       for (const size_t i : members)
-        tensors.push_back({(*list)[i].name, (*list)[i].tensor.detach()});
-      if (list == &frozen() || with_kept.empty())
+        tensors.push_back({list[i].name, list[i].tensor.detach()});
+      if (!trains || with_kept.empty())
         continue;
       for (const size_t i : members) {
         for (const State& kept : with_kept[i].states) {

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -39,8 +40,8 @@ class ParamSet {
   GradSync& sync() const { return *sync_; }
   Optimizer& optimizer() const { return *optimizer_; }
   // Those that train, as the sync has them, and those that do not.
-  const std::vector<Param>& params() const { return sync_->params(); }
-  const std::vector<Param>& frozen() const { return sync_->frozen(); }
+  std::span<const Param> params() const { return sync_->params(); }
+  std::span<const Param> frozen() const { return sync_->frozen(); }
   int64_t numel() const;  // of all, frozen ones too
 
   // GradSync::finish(). Where that moved the gradients and weights to other

@@ -83,9 +83,7 @@ std::vector<std::string> names_of_sharers(const std::vector<State>& tensors) {
   return sharers;
 }
 
-WrappedMemory::WrappedMemory(
-    const std::vector<Param>& params,
-    FlatWeights weights)
+WrappedMemory::WrappedMemory(std::span<const Param> params, FlatWeights weights)
     : weights_(weights) {
   for (const Param& param : params) {
     const MemorySpan span(param.tensor);

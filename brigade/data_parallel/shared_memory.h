@@ -7,6 +7,7 @@
 #include <torch/types.h>
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -38,7 +39,7 @@ std::vector<std::string> names_of_sharers(const std::vector<State>& tensors);
 class WrappedMemory {
  public:
   // Before `weights` has moved them.
-  WrappedMemory(const std::vector<Param>& params, FlatWeights weights);
+  WrappedMemory(std::span<const Param> params, FlatWeights weights);
   ~WrappedMemory();
   WrappedMemory(const WrappedMemory&) = delete;
   WrappedMemory& operator=(const WrappedMemory&) = delete;

@@ -8,8 +8,8 @@
 
 namespace brigade {
 
-StepProgress::StepProgress(const std::vector<Param>& params)
-    : params_(&params),
+StepProgress::StepProgress(std::span<const Param> params)
+    : params_(params),
       states_(params.size(), ReadyState::kNone),
       reaches_(params.size(), 0) {}
 
@@ -66,7 +66,7 @@ std::string StepProgress::names_of(ReadyState state) const {
   for (size_t i = 0; i < states_.size(); ++i) {
     if (states_[i] != state || ++count > kShown)
       continue;
-    names += (count == 1 ? "" : ", ") + (*params_)[i].name;
+    names += (count == 1 ? "" : ", ") + params_[i].name;
   }
   return count > kShown ? names + ", ..." : names;
 }

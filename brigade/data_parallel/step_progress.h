@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -21,7 +22,7 @@ enum class ReadyState : uint8_t { kNone, kAccumulated, kReady };
 class StepProgress {
  public:
   // `params` outlives this object.
-  explicit StepProgress(const std::vector<Param>& params);
+  explicit StepProgress(std::span<const Param> params);
 
   // For the next step. What was seen of the first one's reaches stays.
   void reset();
@@ -69,7 +70,7 @@ class StepProgress {
   void throw_if_missing() const;
 
  private:
-  const std::vector<Param>* params_;
+  std::span<const Param> params_;
   std::vector<ReadyState> states_;
   std::vector<int> ready_order_;
   std::vector<int> reaches_;           // by parameter, in this last backward

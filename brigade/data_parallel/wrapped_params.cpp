@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <iterator>
 #include <set>
 #include <utility>
 
@@ -78,7 +77,7 @@ problem_of(const Param& param, torch::Device device, FlatWeights weights) {
 
 // What keeps this rank's parameters from being wrapped, or an empty text.
 std::string first_problem(
-    const std::vector<Param>& params,
+    std::span<const Param> params,
     torch::Device device,
     FlatWeights weights) {
   bool is_any_trainable = false;
@@ -122,7 +121,7 @@ void check_all_can_wrap(const std::string& mine, const Agreement& agreement) {
 // One line per parameter: "name: [2, 3] Float". Of a parameter of another group
 // than `group` what all ranks have in common: its group's size.
 std::string describe(
-    const std::vector<Param>& params,
+    std::span<const Param> params,
     const CommunicatorPtr& group) {
   std::string text;
   for (const Param& param : params) {
@@ -158,7 +157,7 @@ std::string describe(
 }
 
 void check_params_alike(
-    const std::vector<Param>& params,
+    std::span<const Param> params,
     const std::string& options,
     const CommunicatorPtr& group) {
   const auto found = Agreement(*group).find_difference(
@@ -193,7 +192,7 @@ void check_params_alike(
 
 // In each group that is not all ranks; all hear of a difference in one.
 void check_groups_alike(
-    const std::vector<Param>& params,
+    std::span<const Param> params,
     const CommunicatorPtr& all) {
   std::set<CommunicatorPtr> checked{all};
   std::string difference;
@@ -238,25 +237,20 @@ WrappedParams::WrappedParams(
   check_params_alike(params, options, all);
   check_groups_alike(params, all);
   memory_ = std::make_unique<WrappedMemory>(params, weights);
-  for (Param& param : params) {
-    auto& list = param.tensor.requires_grad() ? trainable_ : frozen_;
-    list.push_back(std::move(param));
-  }
-  for (size_t i = 0; i < trainable_.size(); ++i) {
-    const torch::Tensor& tensor = trainable_[i].tensor;
-    index_of_[tensor.unsafeGetTensorImpl()] = static_cast<int>(i);
-  }
+  params_ = std::move(params);
+  const auto first_frozen = std::stable_partition(
+      params_.begin(), params_.end(), [](const Param& param) {
+        return param.tensor.requires_grad();
+      });
+  const auto first_apart = std::stable_partition(
+      first_frozen, params_.end(), [](const Param& param) {
+        return param.shares_memory_with.empty();
+      });
+  trained_ = static_cast<size_t>(first_frozen - params_.begin());
+  laid_out_ = static_cast<size_t>(first_apart - params_.begin());
+  for (size_t i = 0; i < trained_; ++i)
+    index_of_[params_[i].tensor.unsafeGetTensorImpl()] = static_cast<int>(i);
   broadcast_from(0);
-}
-
-std::vector<Param> WrappedParams::laid_out() const {
-  std::vector<Param> result = trainable_;
-  std::copy_if(
-      frozen_.begin(),
-      frozen_.end(),
-      std::back_inserter(result),
-      [](const Param& param) { return param.shares_memory_with.empty(); });
-  return result;
 }
 
 int WrappedParams::index_of(const torch::Tensor& param) const {
@@ -265,30 +259,25 @@ int WrappedParams::index_of(const torch::Tensor& param) const {
 }
 
 void WrappedParams::broadcast_from(int root) const {
-  std::vector<Param> all = trainable_;
-  all.insert(all.end(), frozen_.begin(), frozen_.end());
-  for (const auto& members : groups_of(all)) {
+  for (const auto& members : groups_of(params_)) {
     std::vector<torch::Tensor> values;
     for (const size_t param : members)
-      values.push_back(all[param].tensor);
-    broadcast_tensors(values, root, *all[members.front()].group.ranks);
+      values.push_back(params_[param].tensor);
+    broadcast_tensors(values, root, *params_[members.front()].group.ranks);
   }
 }
 
 void WrappedParams::regroup(
     const CommunicatorPtr& from,
     const CommunicatorPtr& to) {
-  for (auto* list : {&trainable_, &frozen_}) {
-    for (Param& param : *list) {
-      if (param.group.ranks == from)
-        param.group.ranks = to;
-    }
+  for (Param& param : params_) {
+    if (param.group.ranks == from)
+      param.group.ranks = to;
   }
 }
 
 void WrappedParams::check_unchanged() const {
-  for (size_t i = 0; i < trainable_.size(); ++i) {
-    const Param& param = trainable_[i];
+  for (const Param& param : trainable()) {
     if (!param.tensor.requires_grad()) {
       throw ConfigError(fmt::format(
           "[data_parallel] requires_grad of '{}' was turned off after "
@@ -313,7 +302,7 @@ void WrappedParams::check_unchanged() const {
           fmt::join(param.tensor.sizes(), ", ")));
     }
   }
-  for (const Param& param : frozen_) {
+  for (const Param& param : frozen()) {
     if (param.tensor.requires_grad()) {
       throw ConfigError(fmt::format(
           "[data_parallel] requires_grad of '{}' was turned on after "
@@ -325,7 +314,7 @@ void WrappedParams::check_unchanged() const {
 
 std::vector<int64_t> max_in_groups(
     const std::vector<int64_t>& values,
-    const std::vector<Param>& params) {
+    std::span<const Param> params) {
   std::vector<int64_t> result(values.size());
   for (const auto& members : groups_of(params)) {
     std::vector<int64_t> mine;
@@ -340,7 +329,7 @@ std::vector<int64_t> max_in_groups(
 }
 
 void check_has_one_group(
-    const std::vector<Param>& params,
+    std::span<const Param> params,
     const Communicator& all) {
   for (const Param& param : params) {
     if (param.group.ranks.get() != &all) {

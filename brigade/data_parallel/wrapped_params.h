@@ -5,6 +5,7 @@
 #include <torch/types.h>
 
 #include <memory>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -32,11 +33,17 @@ class WrappedParams {
       FlatWeights weights,
       const CommunicatorPtr& all);
 
-  const std::vector<Param>& trainable() const { return trainable_; }
-  const std::vector<Param>& frozen() const { return frozen_; }
+  std::span<const Param> trainable() const {
+    return {params_.data(), trained_};
+  }
+  std::span<const Param> frozen() const {
+    return std::span(params_).subspan(trained_);
+  }
   // Those that have a place in flat memory: trainable(), and behind them the
   // frozen ones that share memory with no other tensor.
-  std::vector<Param> laid_out() const;
+  std::span<const Param> laid_out() const {
+    return {params_.data(), laid_out_};
+  }
   // Of trainable(); -1: not among them.
   int index_of(const torch::Tensor& param) const;
 
@@ -53,20 +60,21 @@ class WrappedParams {
 
  private:
   std::unique_ptr<WrappedMemory> memory_;
-  std::vector<Param> trainable_;
-  std::vector<Param> frozen_;
-  std::unordered_map<const void*, int> index_of_;  // of trainable_, by tensor
+  std::vector<Param> params_;  // as laid_out(), then the other frozen ones
+  size_t trained_ = 0;
+  size_t laid_out_ = 0;
+  std::unordered_map<const void*, int> index_of_;  // of trainable(), by tensor
 };
 
 // Collective in every group of `params`: of a value per parameter the highest
 // among the ranks of its group.
 std::vector<int64_t> max_in_groups(
     const std::vector<int64_t>& values,
-    const std::vector<Param>& params);
+    std::span<const Param> params);
 // ConfigError where uneven inputs cannot be counted: parameters of a group that
 // is not `all`.
 void check_has_one_group(
-    const std::vector<Param>& params,
+    std::span<const Param> params,
     const Communicator& all);
 
 // Collective: one broadcast per tensor, n bytes each.

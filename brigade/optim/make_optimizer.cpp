@@ -13,7 +13,7 @@ namespace {
 std::unique_ptr<Optimizer> make_kind(
     const OptimizerOptions& options,
     std::vector<OptimizerGroup> groups,
-    const std::vector<Param>& params,
+    std::span<const Param> params,
     const Muon::RanksOf& ranks_of) {
   switch (options.kind) {
     case OptimizerKind::kAdamW:
@@ -39,7 +39,7 @@ std::unique_ptr<Optimizer> make_kind(
 std::unique_ptr<Optimizer> make_optimizer(
     const OptimizerOptions& options,
     std::vector<OptimizerGroup> groups,
-    const std::vector<Param>& params,
+    std::span<const Param> params,
     const Muon::RanksOf& ranks_of) {
   auto optimizer = make_kind(options, std::move(groups), params, ranks_of);
   if (options.moments != MomentDtype::kFloat32)

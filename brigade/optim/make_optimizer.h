@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "brigade/optim/muon.h"
@@ -16,7 +17,7 @@ namespace brigade {
 std::unique_ptr<Optimizer> make_optimizer(
     const OptimizerOptions& options,
     std::vector<OptimizerGroup> groups,
-    const std::vector<Param>& params,
+    std::span<const Param> params,
     const Muon::RanksOf& ranks_of);
 
 }  // namespace brigade

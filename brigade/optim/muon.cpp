@@ -63,7 +63,7 @@ double muon_scale(MuonScale scale, int64_t rows, int64_t columns) {
 
 Muon::Muon(
     std::vector<OptimizerGroup> groups,
-    const std::vector<Param>& params,
+    std::span<const Param> params,
     const RanksOf& ranks_of,
     const Options& options)
     : Optimizer(
@@ -97,7 +97,7 @@ Muon::Muon(
     scales_.emplace_back();
     for (size_t i = 0; has_matrices(group) && i < group.parts.size(); ++i) {
       const RunPart& part = group.parts[i];
-      const Param& param = params.at(static_cast<size_t>(part.param));
+      const Param& param = params[static_cast<size_t>(part.param)];
       const size_t set = index_of(param);
       const MatrixPiece& piece =
           pieces[set].emplace_back(piece_of(param, part, place_of(part.param)));

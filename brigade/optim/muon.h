@@ -19,6 +19,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -54,7 +55,7 @@ class Muon final : public Optimizer {
   // step(). Throws ConfigError naming a parameter that is no matrix.
   Muon(
       std::vector<OptimizerGroup> groups,
-      const std::vector<Param>& params,
+      std::span<const Param> params,
       const RanksOf& ranks_of,
       const Options& options);
 

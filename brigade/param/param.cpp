@@ -13,7 +13,7 @@ torch::Tensor Param::state(std::string_view state_name) const {
   return found == states.end() ? torch::Tensor() : found->tensor;
 }
 
-std::vector<std::vector<size_t>> groups_of(const std::vector<Param>& params) {
+std::vector<std::vector<size_t>> groups_of(std::span<const Param> params) {
   std::vector<std::vector<size_t>> groups;
   for (size_t i = 0; i < params.size(); ++i) {
     const auto found =

@@ -6,6 +6,7 @@
 #include <torch/types.h>
 
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -78,7 +79,7 @@ struct Param {
 
 // The parameters of each group, by index; groups in the order of their first
 // parameters.
-std::vector<std::vector<size_t>> groups_of(const std::vector<Param>& params);
+std::vector<std::vector<size_t>> groups_of(std::span<const Param> params);
 
 // A parameter of `part`: its row, cut (shard_parameter()) and hints; `weight`
 // is what the rank has of it.

@@ -79,7 +79,7 @@ torch::ScalarType main_grad_dtype(torch::ScalarType param) {
   return is_16_bit(param) ? torch::kFloat : param;
 }
 
-std::vector<BucketParam> bucket_params_of(const std::vector<Param>& params) {
+std::vector<BucketParam> bucket_params_of(std::span<const Param> params) {
   std::vector<BucketParam> result;
   result.reserve(params.size());
   std::vector<int> group_of(params.size());
@@ -109,14 +109,12 @@ std::vector<BucketParam> bucket_params_of(const std::vector<Param>& params) {
 
 BucketPlan with_frozen(
     BucketPlan plan,
-    const std::vector<Param>& params,
+    std::span<const Param> params,
     const BucketPlanOptions& options) {
   size_t trained = 0;
   for (const PlannedBucket& bucket : plan.buckets)
     trained += bucket.slots.size();
-  const auto planned = static_cast<std::ptrdiff_t>(trained);
-  const auto frozen =
-      bucket_params_of({params.begin() + planned, params.end()});
+  const auto frozen = bucket_params_of(params.subspan(trained));
   // Nothing waits for a bucket to fill: one for each dtype, group and unit.
   BucketPlanOptions whole = options;
   for (size_t i = trained; i < params.size(); ++i)
@@ -137,10 +135,10 @@ BucketPlan with_frozen(
 
 ParamMemory::ParamMemory(
     const BucketPlan& plan,
-    std::vector<Param> params,
+    std::span<const Param> params,
     FlatWeights place,
     Sharding sharding)
-    : params_(std::move(params)),
+    : params_(params),
       trained_(static_cast<size_t>(std::count_if(
           params_.begin(),
           params_.end(),
@@ -314,7 +312,7 @@ void ParamMemory::take_back() {
   const torch::NoGradGuard no_grad;
   bool is_any_trained_new = false;
   for (size_t i = 0; i < weights_.size(); ++i) {
-    torch::Tensor& param = params_[i].tensor;
+    torch::Tensor param = params_[i].tensor;
     if (!is_replaced(i))
       continue;
     if (sharding_ == Sharding::kParameters) {
@@ -348,17 +346,10 @@ int64_t ParamMemory::version_of_weights() const {
   return sum;
 }
 
-void ParamMemory::regroup(
-    const CommunicatorPtr& from,
-    const CommunicatorPtr& to) {
-  for (Param& param : params_) {
-    if (param.group.ranks == from)
-      param.group.ranks = to;
-  }
-  for (FlatSegment& segment : segments_) {
-    if (segment.group.ranks == from)
-      segment.group.ranks = to;
-  }
+void ParamMemory::follow_groups() {
+  for (FlatSegment& segment : segments_)
+    segment.group =
+        params_[static_cast<size_t>(segment.slots.front().param)].group;
 }
 
 void ParamMemory::zero_main_grads() {

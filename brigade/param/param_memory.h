@@ -67,13 +67,13 @@ torch::ScalarType main_grad_dtype(torch::ScalarType param);
 bool is_16_bit(torch::ScalarType dtype);
 
 // What planning knows of the parameters.
-std::vector<BucketParam> bucket_params_of(const std::vector<Param>& params);
+std::vector<BucketParam> bucket_params_of(std::span<const Param> params);
 
 // `plan` for the first of `params`, those that it plans, and further buckets
 // behind it for the rest, which are frozen.
 BucketPlan with_frozen(
     BucketPlan plan,
-    const std::vector<Param>& params,
+    std::span<const Param> params,
     const BucketPlanOptions& options);
 
 // What an optimizer over flat memory must know of its owner's changes.
@@ -95,7 +95,8 @@ using FlatMemoryPtr = std::shared_ptr<FlatMemory>;
 
 class ParamMemory {
  public:
-  // `plan` of `params`, of which those that train come first. With kMove holds
+  // `plan` of `params`, which outlive this object and of which those that train
+  // come first. With kMove holds
   // their values and makes them views of it. All buckets of one dtype (with
   // sharding of weights of one dtype and unit) lie side by side in one piece of
   // memory: linear() makes one product of neighbours. With kParameters what is
@@ -103,7 +104,7 @@ class ParamMemory {
   // alone. Gradients are zero.
   ParamMemory(
       const BucketPlan& plan,
-      std::vector<Param> params,
+      std::span<const Param> params,
       FlatWeights place,
       Sharding sharding);
 
@@ -113,7 +114,7 @@ class ParamMemory {
   }
   // Behind them those of frozen ones.
   const std::vector<FlatSegment>& all_segments() const { return segments_; }
-  const std::vector<Param>& params() const { return params_; }
+  std::span<const Param> params() const { return params_; }
   Sharding sharding() const { return sharding_; }
   // The same contents under another plan. Who holds views of the old memory
   // learns it from flat_memory().
@@ -128,8 +129,8 @@ class ParamMemory {
   // What this rank owns of each parameter that trains, which may be nothing;
   // runs are the owned ranges of segments().
   const std::vector<RunPart>& owned_parts() const { return owned_parts_; }
-  // Without sharding: what was reduced over `from` is reduced over `to`.
-  void regroup(const CommunicatorPtr& from, const CommunicatorPtr& to);
+  // The groups of parameters are others than before. Without sharding.
+  void follow_groups();
 
   // ---- weights
   // With kMove: takes the values of parameters that were given other memory, as
@@ -170,7 +171,7 @@ class ParamMemory {
   void note_owned_parts();
   bool is_replaced(size_t param) const;
 
-  std::vector<Param> params_;
+  std::span<const Param> params_;
   size_t trained_;  // so many of params_
   FlatWeights place_;
   Sharding sharding_;

@@ -89,7 +89,7 @@ class ShardedWeights {
   void accept_writes();
 
   // The parameters, as ParamMemory has them.
-  const std::vector<Param>& params() const { return memory_->params(); }
+  std::span<const Param> params() const { return memory_->params(); }
   // Where a parameter's values are, shaped as it.
   const torch::Tensor& view(int param) const {
     return views_[static_cast<size_t>(param)];

@@ -41,7 +41,7 @@ std::shared_ptr<ModelContext> make_context(
 }
 
 // First values of Initialization::kRowNorms.
-void set_row_norms(const std::vector<Param>& params, Communicator& tp) {
+void set_row_norms(std::span<const Param> params, Communicator& tp) {
   std::map<std::string, const Param*> by_name;
   for (const Param& param : params)
     by_name[param.name] = &param;
@@ -121,13 +121,13 @@ StageRuntime::StageRuntime(
       make_params(decoder, mesh),
       mesh.replicas(),
       options);
-  const std::vector<Param>& trained = sync->params();
+  const std::span<const Param> trained = sync->params();
   params_ = std::make_unique<ParamSet>(
       std::move(sync),
       [this](const Param& param) {
         return step_rule_of(*param.row, config_.training);
       },
-      [this, &trained, ranks = matrix_ranks(config, mesh)](
+      [this, trained, ranks = matrix_ranks(config, mesh)](
           std::vector<OptimizerGroup> groups) {
         return make_optimizer(
             optimizer_options(config_),

@@ -54,7 +54,7 @@ struct Rank {
     options.sharding = sharding;
     options.gather = GatherMode::kOverlapForward;
     auto sync = std::make_unique<BucketedGradSync>(params, world, options);
-    const std::vector<Param>& trained = sync->params();
+    const std::span<const Param> trained = sync->params();
     set = std::make_unique<ParamSet>(
         std::move(sync),
         [](const Param& param) {
