@@ -56,7 +56,7 @@ if(TARGET torch_cuda)
 endif()
 get_filename_component(torch_folder "${TORCH_LIBRARY}" DIRECTORY)
 if(torch_folder AND NOT torch_folder IN_LIST CMAKE_CXX_IMPLICIT_LINK_DIRECTORIES)
-  # As in cmake/dependencies.cmake.
+  # Only a PyTorch of Python lies elsewhere: see cmake/dependencies.cmake.
   string(PREPEND pc_torch_libs "-Wl,--allow-shlib-undefined -Wl,--push-state,--no-as-needed,-lstdc++,--pop-state -L${torch_folder} -Wl,-rpath,${torch_folder} ")
 endif()
 set(pc_dnnl_libs "-ldnnl")

@@ -57,6 +57,8 @@ struct OpenFolder {
       const std::filesystem::path& path,
       const std::vector<ParameterRow>& expected)
       : folder(path), weights(folder, expected) {}
+  OpenFolder(const OpenFolder&) = delete;
+  OpenFolder& operator=(const OpenFolder&) = delete;
   SafetensorsFolder folder;
   FolderWeights weights;  // of `folder`
 };

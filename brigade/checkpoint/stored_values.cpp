@@ -3,6 +3,7 @@
 #include <map>
 #include <utility>
 
+#include "brigade/base/check.h"
 #include "brigade/checkpoint/hugging_face.h"
 #include "brigade/model_spec/parameter_table.h"
 
@@ -18,7 +19,9 @@ ReadValues values_by(
     shapes.emplace(row.name, std::move(row.shape));
   return [shapes = std::move(shapes),
           read = std::move(read)](const std::string& name) {
-    const auto whole = torch::empty(shapes.at(name), torch::kFloat);
+    const auto shape = shapes.find(name);
+    BRIGADE_ASSERT(shape != shapes.end(), "{} is no parameter", name);
+    const auto whole = torch::empty(shape->second, torch::kFloat);
     read({.name = name, .tensor = whole});
     return values_in(whole);
   };

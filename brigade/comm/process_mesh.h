@@ -40,7 +40,7 @@ class ProcessMesh {
 
   const CommunicatorPtr& world() const { return world_; }
   const CommunicatorPtr& axis(Axis axis) const;  // this rank's group
-  // The ranks that have the other parts of this rank's sequences.
+  // The ranks that share this rank's sequences.
   const CommunicatorPtr& sequence() const { return sequence_; }
   // Where the ranks met; null for a world of one, or as it was given.
   const StorePtr& store() const { return store_; }

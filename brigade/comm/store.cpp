@@ -80,6 +80,20 @@ std::optional<Answer> answer_in_time(
       std::chrono::duration_cast<std::chrono::seconds>(waited).count()));
 }
 
+[[noreturn]] void throw_unconnected(
+    const RemoteServer& server,
+    std::chrono::milliseconds waited,
+    const char* why) {
+  throw CommError(fmt::format(
+      "[store] host {} could not connect to {} within {} s{}; rank 0 should "
+      "listen there: look for its error, and check MASTER_ADDR, MASTER_PORT "
+      "and firewalls",
+      host_name(),
+      server.address,
+      std::chrono::duration_cast<std::chrono::seconds>(waited).count(),
+      why));
+}
+
 class C10dStore : public Store {
  public:
   C10dStore(C10dStorePtr store, RemoteServer server)
@@ -235,16 +249,11 @@ StorePtr make_tcp_store(
           host_name(),
           port,
           first_line));
+    throw_unconnected(server, timeout, "");
   }
-  // Whether nobody listens there or nobody answers: libtorch may end its tries
-  // later than it was told to.
-  throw CommError(fmt::format(
-      "[store] host {} could not connect to {} within {} s, where rank 0 "
-      "should listen: it did not answer; look for rank 0's error, and check "
-      "MASTER_ADDR, MASTER_PORT and firewalls",
-      host_name(),
-      server.address,
-      std::chrono::duration_cast<std::chrono::seconds>(timeout).count()));
+  // c10d may end its tries later than it was told to.
+  throw_unconnected(
+      server, timeout + kConnectionGrace, ", where nothing answered");
 }
 
 }  // namespace brigade

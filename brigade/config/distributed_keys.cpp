@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "brigade/config/group_keys.h"
 
@@ -22,6 +23,11 @@ auto distributed_keys(Keys& keys, Members... members) {
 void add_grid(Keys& keys) {
   const auto dims = distributed_keys(keys, &G::dims);
   const auto group = distributed_keys(keys);
+  std::vector<std::string> others;
+  for (const Axis axis : kNamedAxes) {
+    if (axis != Axis::kDp)
+      others.emplace_back(to_string(axis));
+  }
   // The fastest first.
   for (auto axis = kAxes.rbegin(); axis != kAxes.rend(); ++axis) {
     ConfigKey& key = dims.key(
@@ -31,9 +37,8 @@ void add_grid(Keys& keys) {
         kFree,
         fmt::format("ranks of {}", meaning_of(*axis)));
     if (*axis == Axis::kDp)
-      key.default_note = fmt::format(
-          "world size / ({})",
-          product_of_names([](Axis other) { return other != Axis::kDp; }));
+      key.default_note =
+          fmt::format("world size / ({})", fmt::join(others, " * "));
   }
   dims.key(
       "ep_size",

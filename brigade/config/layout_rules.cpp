@@ -72,7 +72,7 @@ void check_token_counts(const TrainConfig& config, Problems& problems) {
         "seq_length {}): raise it, or make the step smaller",
         *training.max_tokens,
         tokens,
-        dims.product(kBatchAxes),
+        keys_of(dims, kBatchAxes),
         training.micro_batch_size,
         training.gradient_accumulation_steps,
         training.seq_length));
@@ -237,7 +237,7 @@ void check_model(
     problems.push_back(fmt::format(
         "[config] {}: rope_scaling \"dynamic\" depends on how far a sequence "
         "goes beyond max_position_embeddings {}, which a part of it does not "
-        "tell; divide no sequences, or set seq_length to at most {}",
+        "tell; set it to 1, or seq_length to at most {}",
         keys_of(distributed.dims, kSequenceAxes),
         decoder.max_position_embeddings,
         decoder.max_position_embeddings));

@@ -28,7 +28,8 @@ constexpr const char* kInfo = ".json";
 constexpr const char* kFolder = ".tokenizer";
 constexpr const char* kLock = ".lock";
 
-// Files of a tokenizer.
+// What is copied of a tokenizer, and what chat needs beside it; not its other
+// forms (vocab.json).
 constexpr std::array kFilesOfTokenizer = {
     "tokenizer.json",
     "tokenizer.model",
@@ -121,7 +122,7 @@ void refuse_sources_in_output(
         is_standard_input(source.path) ? fs::path("/dev/stdin") : source.path;
     const auto output =
         std::find_if(outputs.begin(), outputs.end(), [&](const auto& each) {
-          return lies_in(path, each);
+          return are_same(path, each) || lies_in(path, each);
         });
     if (output != outputs.end())
       throw ConfigError(fmt::format(

@@ -147,9 +147,11 @@ void Bucket::reset() {
 BucketQueue::BucketQueue(
     const BucketPlan& plan,
     ParamMemory& memory,
-    BucketHook hook,
-    bool is_mean)
-    : memory_(&memory), hook_(std::move(hook)) {
+    const GradSyncOptions& options)
+    : memory_(&memory), hook_(options.hook) {
+  // Those of 16-bit weights are divided as they are handed over.
+  const bool is_divided_first = options.reduction == Reduction::kMean &&
+                                options.handover == GradHandover::kParamDtype;
   for (size_t b = 0; b < plan.buckets.size(); ++b) {
     const PlannedBucket& planned = plan.buckets[b];
     BucketView view;
@@ -166,7 +168,7 @@ BucketQueue::BucketQueue(
       view.params.push_back(param.tensor);
       view.grads.push_back(memory.main_grad(slot.param));
       // A bucket's weights are of one dtype.
-      view.is_averaged = is_mean && !is_16_bit(param.dtype);
+      view.is_averaged = is_divided_first && !is_16_bit(param.dtype);
     }
     buckets_.emplace_back(planned, std::move(view));
   }

@@ -11,6 +11,7 @@
 #include "brigade/comm/communicator.h"
 #include "brigade/comm/device_stream.h"
 #include "brigade/data_parallel/bucket_hook.h"
+#include "brigade/data_parallel/grad_sync_options.h"
 #include "brigade/metrics/sync_report.h"
 #include "brigade/param/param_memory.h"
 #include "brigade/schedule/bucket_plan.h"
@@ -82,13 +83,11 @@ class Bucket {
 // waits for the bucket kWindow before.
 class BucketQueue {
  public:
-  // `memory` was laid out by `plan` and outlives this object. `is_mean`: of
-  // gradients that are not of 16-bit weights a mean was taken before.
+  // `memory` was laid out by `plan` and outlives this object.
   BucketQueue(
       const BucketPlan& plan,
       ParamMemory& memory,
-      BucketHook hook,
-      bool is_mean);
+      const GradSyncOptions& options);
 
   // A parameter's gradient is final: launches its bucket and those behind it
   // that are full, once all before it were launched.

@@ -103,12 +103,7 @@ BucketedGradSync::BucketedGradSync(
 BucketedGradSync::~BucketedGradSync() = default;
 
 void BucketedGradSync::make_buckets() {
-  buckets_ = std::make_unique<BucketQueue>(
-      plan_,
-      *memory_,
-      options_.hook,
-      options_.reduction == Reduction::kMean &&
-          options_.handover == GradHandover::kParamDtype);
+  buckets_ = std::make_unique<BucketQueue>(plan_, *memory_, options_);
 }
 
 // By parameter: its own mean's scale as a multiple of the common one.

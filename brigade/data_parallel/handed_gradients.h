@@ -44,8 +44,8 @@ class HandedGradients {
 
   // Whether an optimizer has stepped since begin().
   bool were_used() const;
-  // By parameter, what a step left in .grad(), or the user in it before an
-  // optimizer used it: those that hand gradients over note it here.
+  // By parameter, .grad() as a step left it or an optimizer used it: written by
+  // those that hand gradients over, and read by the next step.
   std::vector<ShownGradient>& shown() { return shown_; }
   // The same as were_used(), or whether .grad() was cleared or written since.
   bool were_touched() const;

@@ -98,7 +98,7 @@ class Handover {
   }
   // See HandoverParts.
   double mean_scale_of(int param) const { return parts_.mean_scale_of(param); }
-  // What the parameter's last step left in .grad.
+  // See HandedGradients::shown().
   ShownGradient& shown(int param) const {
     return parts_.shown[static_cast<size_t>(param)];
   }

@@ -22,7 +22,9 @@ namespace brigade {
 
 // The state of one bucket in a hook.
 struct KeptOfBucket {
-  std::vector<State> kept;  // KIND.PARAMETER: float32, of this rank alone
+  // KIND.PARAMETER: float32, of this rank alone. Views of what the hook works
+  // on: restore() writes through them.
+  std::vector<State> kept;
 };
 
 class HookMemory {

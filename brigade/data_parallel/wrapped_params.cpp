@@ -139,7 +139,8 @@ std::string describe(
     if (!tensor.is_contiguous())
       text += fmt::format(", strides [{}]", fmt::join(tensor.strides(), ", "));
     if (!tensor.requires_grad())
-      text += ", frozen";
+      text += param.shares_memory_with.empty() ? ", frozen"
+                                               : ", frozen, shares memory";
     if (param.group.mean_divisor != 0)
       text += fmt::format(", a mean over {}", param.group.mean_divisor);
     if (param.is_row_sparse)

@@ -1,6 +1,7 @@
 #include "brigade/launch/line_merger.h"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 namespace brigade {

@@ -134,29 +134,29 @@ Tensor Experts::forward(
   return shared.defined() ? sum + shared : sum;
 }
 
-// Places in a sequence are of the whole one, of which cp's ranks have parts.
+// Places in a sequence are of the whole one, of which several ranks have parts.
 Tensor Experts::kept_choices(const Tensor& experts, const ExpertInputs& inputs)
     const {
   if (inputs.capacity_factor == 0)
     return {};
   const torch::NoGradGuard no_grad;
-  Communicator& cp = *context_->context_parallel;
+  Communicator& ranks = *context_->sequence;
   const Tensor local =
       experts.view({inputs.sequences, -1, experts.size(1)}).contiguous();
-  const int64_t tokens = local.size(1) * cp.size();
+  const int64_t tokens = local.size(1) * ranks.size();
   const auto places = [&](int rank) {
     return torch::tensor(
-        token_positions(tokens, cp.size(), rank), experts.options());
+        token_positions(tokens, ranks.size(), rank), experts.options());
   };
   Tensor whole = local;
-  if (cp.size() > 1) {
+  if (ranks.size() > 1) {
     Tensor all = torch::empty(
-        {cp.size(), local.size(0), local.size(1), local.size(2)},
+        {ranks.size(), local.size(0), local.size(1), local.size(2)},
         local.options());
-    cp.all_gather(all, local)->wait();
+    ranks.all_gather(all, local)->wait();
     whole =
         torch::empty({local.size(0), tokens, local.size(2)}, local.options());
-    for (int rank = 0; rank < cp.size(); ++rank)
+    for (int rank = 0; rank < ranks.size(); ++rank)
       whole.index_copy_(1, places(rank), all[rank]);
   }
   const double even = static_cast<double>(tokens * description_.per_token) /
@@ -168,7 +168,7 @@ Tensor Experts::kept_choices(const Tensor& experts, const ExpertInputs& inputs)
       static_cast<double>(tokens));
   return ops::within_capacity(
              whole, description_.count, static_cast<int64_t>(capacity))
-      .index_select(1, places(cp.rank()))
+      .index_select(1, places(ranks.rank()))
       .view(experts.sizes());
 }
 

@@ -38,7 +38,7 @@ struct ModelContext {
   torch::Device device = torch::kCPU;
   TensorParallel tensor_parallel;  // a group of one when there is none
   CommunicatorPtr context_parallel;
-  CommunicatorPtr sequence;         // has the other parts of its sequences
+  CommunicatorPtr sequence;         // the ranks that share its sequences
   CommunicatorPtr expert_parallel;  // divides the experts
   RouterLosses router_losses;
   // ExpertInputs::capacity_factor where the model is trained.

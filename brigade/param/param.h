@@ -54,7 +54,8 @@ struct Param {
   // Of the tensor when it was wrapped, whatever its compute copy has.
   torch::ScalarType dtype = torch::kFloat;
 
-  // Of a model's part; null and the whole for a library user's module.
+  // Of a model's part. For a library user's module null and the whole, with its
+  // shape when it was wrapped.
   std::shared_ptr<const ParameterRow> row;
   ParamShard cut;
   // The last stage's copy of a tied embedding, which belongs to the first.

@@ -64,9 +64,10 @@ class Enumeration {
         return training_.shape.layers + 2;
       case Axis::kCp:
         return capped(training_.batch.sequence_tokens / 2);
-      default:
-        return options_.devices;
+      case Axis::kDp:
+        break;
     }
+    return options_.devices;
   }
 
   void expert_parallel() {

@@ -75,15 +75,6 @@ std::vector<ParallelDims> all_dims(int world_size) {
   return all;
 }
 
-std::string product_of_names(const std::function<bool(Axis)>& belongs) {
-  std::string text;
-  for (const Axis axis : kNamedAxes) {
-    if (belongs(axis))
-      text += fmt::format("{}{}", text.empty() ? "" : " * ", to_string(axis));
-  }
-  return text;
-}
-
 ParallelDims read_dims(
     const std::function<int64_t(const std::string& key)>& size_of) {
   ParallelDims dims;

@@ -150,9 +150,6 @@ int ParallelDims::*size_member(Axis axis);
 // All sizes whose product is world_size: tp ascending, then cp, then pp.
 std::vector<ParallelDims> all_dims(int world_size);
 
-// "tp * pp * cp": the names of the axes for which `belongs` is true.
-std::string product_of_names(const std::function<bool(Axis)>& belongs);
-
 // The sizes by their keys, from 1 on, as far as an int goes. For configs that
 // others wrote.
 ParallelDims read_dims(

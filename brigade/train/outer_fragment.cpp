@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "brigade/base/check.h"
 #include "brigade/ops/adamw.h"
 #include "brigade/ops/split_master.h"
 
@@ -41,7 +42,8 @@ OuterFragment::OuterFragment(
   std::vector<FlatRange> ranges;
   for (const Param& param : params) {
     ranges.push_back({numel_, param.tensor.numel()});
-    ranges_[param.name] = ranges.back();
+    const bool is_new = ranges_.emplace(param.name, ranges.back()).second;
+    BRIGADE_ASSERT(is_new, "'{}' twice", param.name);
     numel_ += param.tensor.numel();
   }
   if (!is_first_replica_)
@@ -64,8 +66,10 @@ OuterFragment::~OuterFragment() {
 
 torch::Tensor OuterFragment::slot(const torch::Tensor& flat, const Param& param)
     const {
-  const FlatRange& range = ranges_.at(param.name);
-  return flat.narrow(0, range.begin, range.numel).view(param.tensor.sizes());
+  const auto range = ranges_.find(param.name);
+  BRIGADE_ASSERT(range != ranges_.end(), "'{}' is of another one", param.name);
+  return flat.narrow(0, range->second.begin, range->second.numel)
+      .view(param.tensor.sizes());
 }
 
 void OuterFragment::restart(const FragmentParams& params) {

@@ -36,7 +36,7 @@ inline constexpr const char* kOuterMomentum = "outer.momentum";
 inline constexpr const char* kOuterPending = "outer.pending";
 inline constexpr const char* kOuterErrors = "outer.errors";
 
-// The parameters of a fragment on this rank.
+// The parameters of a fragment on this rank, the same ones in every call.
 using FragmentParams = std::vector<Param>;
 
 class OuterFragment {

@@ -91,8 +91,8 @@ PairLosses pair_losses(const LossOptions& options, const PairSums& sums) {
 
 PreferenceLoss::PreferenceLoss(
     const LossOptions& options,
-    CommunicatorPtr context_parallel)
-    : options_(options), context_parallel_(std::move(context_parallel)) {}
+    CommunicatorPtr sequence)
+    : options_(options), sequence_(std::move(sequence)) {}
 
 ops::Objective PreferenceLoss::operator()(
     const MicroBatch& batch,
@@ -102,8 +102,8 @@ ops::Objective PreferenceLoss::operator()(
   Tensor rows = torch::stack(
       {-losses.reshape(targets.sizes()).to(torch::kDouble).sum(1),
        counted.to(torch::kDouble).sum(1)});
-  if (context_parallel_->size() > 1)
-    context_parallel_->all_reduce(rows)->wait();
+  if (sequence_->size() > 1)
+    sequence_->all_reduce(rows)->wait();
   const auto pairs = [](const Tensor& of_rows) {
     return of_rows.reshape({-1, 2});
   };
@@ -113,7 +113,7 @@ ops::Objective PreferenceLoss::operator()(
       batch.reference.defined() ? pairs(batch.reference) : Tensor()};
   const PairLosses result = pair_losses(options_, sums);
 
-  const bool counts = context_parallel_->rank() == 0;
+  const bool counts = sequence_->rank() == 0;
   if (counts) {
     const Tensor right =
         (chosen_minus_rejected(result.rewards) > 0).to(torch::kDouble);

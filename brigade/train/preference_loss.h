@@ -47,27 +47,27 @@ PairLosses pair_losses(const LossOptions& options, const PairSums& sums);
 // The objective of the stage with the head. Called by one thread.
 class PreferenceLoss {
  public:
-  // `context_parallel`: the ranks that divide each sequence.
-  PreferenceLoss(const LossOptions& options, CommunicatorPtr context_parallel);
+  // `sequence`: the ranks that divide each sequence.
+  PreferenceLoss(const LossOptions& options, CommunicatorPtr sequence);
 
   // The objective of a micro-batch whose rows are pairs, 2 p the chosen answer
   // and 2 p + 1 the rejected one; losses: [B * T] of its tokens. The value is 0
-  // but on the first rank of context parallel, so that a sum over ranks counts
-  // each pair once; the gradient is that of this rank's tokens. One all-reduce
-  // of 2 B numbers over context parallel.
+  // but on the first of these ranks, so that a sum over ranks counts each pair
+  // once; the gradient is that of this rank's tokens. One all-reduce of 2 B
+  // numbers over them.
   ops::Objective operator()(
       const MicroBatch& batch,
       const torch::Tensor& losses);
 
-  // Sums over the pairs since the last call, counted once over the ranks of
-  // context parallel: float64 [6]; see means().
+  // Sums over the pairs since the last call, counted once over these
+  // ranks: float64 [6]; see means().
   torch::Tensor take_sums();
   // The means of such sums, added up over ranks. At least one pair.
   static PreferenceMetrics means(const torch::Tensor& sums);
 
  private:
   LossOptions options_;
-  CommunicatorPtr context_parallel_;
+  CommunicatorPtr sequence_;
   torch::Tensor sums_;  // undefined: of no pair
 };
 

@@ -3,6 +3,7 @@
 // PURE: times in, names of ranks out.
 #pragma once
 
+#include <cstddef>
 #include <vector>
 
 namespace brigade {

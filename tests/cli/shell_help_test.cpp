@@ -181,6 +181,21 @@ TEST_F(ShellHelp, CommandLinesThatAreOnlyReadAndDryRunsTakeNoLibtorch) {
         << line.arguments.back() << err();
   EXPECT_EQ(exit_code(start_program(alone, {"inspect", "bytes"})), 1);
   EXPECT_THAT(err(), HasSubstr("the installation is not complete"));
+  // One that cannot be executed, by its name.
+  write_text_file(folder_ / "brigade-torch", "");
+  EXPECT_EQ(
+      exit_code(start_program(
+          alone,
+          {"train",
+           "--config",
+           BRIGADE_SOURCE_DIR "/examples/quickstart.json",
+           "--nproc",
+           "2",
+           "distributed.use_cpu=true",
+           "dataset.name=" + data,
+           "logging.run_dir=" + (folder_ / "run").string()})),
+      1);
+  EXPECT_THAT(err(), HasSubstr("cannot start '" + alone + "-torch'"));
 }
 
 }  // namespace

@@ -52,8 +52,8 @@ struct QueuedBuckets {
       log.push_back("launch " + std::to_string(bucket.index));
       return std::make_shared<NotedWork>(bucket.index, log);
     };
-    queue =
-        std::make_unique<BucketQueue>(plan, *memory, hook, /*is_mean=*/false);
+    queue = std::make_unique<BucketQueue>(
+        plan, *memory, GradSyncOptions{.hook = hook});
   }
   std::vector<Param> params;
   BucketPlan plan;

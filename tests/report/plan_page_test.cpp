@@ -12,6 +12,7 @@ namespace brigade::planner {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -37,6 +38,21 @@ TEST(PlanTable, MarksWhatTrainDoesNotKnow) {
       AllOf(
           HasSubstr("1* dp8-tp1-pp2-cp1-zero2-"),
           HasSubstr("2  dp8-tp1-pp2-cp1-zero1-")));
+}
+
+TEST(PlanTable, HasAColumnForTheTrafficOfEachAxis) {
+  StepEstimate estimate;
+  estimate.memory.resize(1);
+  estimate.seconds = 100;
+  PassTime& work = estimate.parts.computation;
+  work.tp = 1;
+  work.cp = 2;
+  work.ep = 3;
+  work.dp = 4;
+  estimate.parts.reduction = 5;
+  EXPECT_THAT(
+      layout_table({estimate}, 1),
+      ContainsRegex(" bubble +tp +cp +ep +dp .*\n.* 1.0% +2.0% +3.0% +9.0% "));
 }
 
 TEST(PlanTable, HasARowForEachPartThatTakesTime) {
