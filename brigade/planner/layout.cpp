@@ -203,8 +203,9 @@ void validate_layout(
   check_pipeline(layout, shape, micro_batches(layout, batch), problems);
   if (layout.zero_stage > 0 && layout.dims.replicas() == 1)
     problems.push_back(fmt::format(
-        "[planner] zero stage {} shards over dp x cp, which is 1",
-        layout.zero_stage));
+        "[planner] zero stage {} shards over {}, which is 1",
+        layout.zero_stage,
+        layout.dims.product(kReplicaAxes)));
   if (layout.zero_stage > 2 && layout.dims.pp > 1)
     problems.push_back(fmt::format(
         "[planner] zero stage 3 with pp {}: weights would be gathered for "

@@ -56,18 +56,16 @@ class Enumeration {
 
   // The largest size of an axis that is worth a try.
   int most(Axis axis) const {
-    switch (axis) {
-      case Axis::kTp:
-        return std::min(
-            capped(training_.shape.heads), training_.machine.devices_per_node);
-      case Axis::kPp:
-        return training_.shape.layers + 2;
-      case Axis::kCp:
-        return capped(training_.batch.sequence_tokens / 2);
-      case Axis::kDp:
-        break;
-    }
-    return options_.devices;
+    if (axis == Axis::kTp)
+      return std::min(
+          capped(training_.shape.heads), training_.machine.devices_per_node);
+    if (axis == Axis::kPp)
+      return training_.shape.layers + 2;
+    const bool divides_sequences =
+        std::find(kSequenceAxes.begin(), kSequenceAxes.end(), axis) !=
+        kSequenceAxes.end();
+    return divides_sequences ? capped(training_.batch.sequence_tokens / 2)
+                             : options_.devices;
   }
 
   void expert_parallel() {

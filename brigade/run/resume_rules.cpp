@@ -66,12 +66,13 @@ void add_held_out(const json& config, std::map<std::string, json>& facts) {
 }
 
 json batch_size(const json& config) {
-  std::vector<std::string> keys = {
-      "training.micro_batch_size", "training.gradient_accumulation_steps"};
-  for (const Axis axis : kBatchAxes)
-    keys.push_back("distributed." + size_key_of(axis));
-  int64_t product = 1;
-  for (const std::string& key : keys) {
+  // An axis that a checkpoint lacks is newer than it.
+  int64_t product = read_dims([&](const std::string& key) {
+                      const json size = value_of(config, "distributed." + key);
+                      return size.is_number_integer() ? size.get<int64_t>() : 1;
+                    }).batch_parts();
+  for (const char* key :
+       {"training.micro_batch_size", "training.gradient_accumulation_steps"}) {
     const json value = value_of(config, key);
     if (!value.is_number_integer())
       return {};

@@ -62,7 +62,7 @@ void validate_sequence_partition(
     int64_t sequence_tokens,
     const ParallelDims& dims,
     std::vector<std::string>& problems) {
-  validate_sequence_partition(sequence_tokens, dims.cp, problems);
+  validate_sequence_partition(sequence_tokens, dims.sequence_parts(), problems);
 }
 
 int64_t tokens_per_rank(int64_t sequence_tokens, const ParallelDims& dims) {
@@ -73,7 +73,8 @@ std::vector<int64_t> token_positions(
     int64_t sequence_tokens,
     const ParallelDims& dims,
     const Coordinate& at) {
-  return token_positions(sequence_tokens, dims.cp, at.cp);
+  return token_positions(
+      sequence_tokens, dims.sequence_parts(), dims.place(kSequenceAxes, at));
 }
 
 }  // namespace brigade

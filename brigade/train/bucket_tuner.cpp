@@ -402,10 +402,9 @@ void check_tunable(const TrainConfig& config) {
   const DistributedConfig& distributed = config.distributed;
   if (distributed.dims.replicas() == 1) {
     problems.push_back(fmt::format(
-        "[tune-buckets] gradients are summed over dp {} * cp {} = 1 rank, so "
-        "there is no communication to tune; give --nproc more ranks",
-        distributed.dims.dp,
-        distributed.dims.cp));
+        "[tune-buckets] gradients are summed over {} = 1 rank, so there is no "
+        "communication to tune; give --nproc more ranks",
+        distributed.dims.product(kReplicaAxes)));
   }
   if (distributed.grad_sync == GradSyncAlgorithm::kPerParam) {
     problems.emplace_back(

@@ -63,7 +63,7 @@ struct Rank {
               .unit = param.tensor.dim() == 2 ? StepUnit::kMatrices
                                               : StepUnit::kElements};
         },
-        [&](std::vector<OptimizerGroup> groups) {
+        [trained, owners](std::vector<OptimizerGroup> groups) {
           return std::make_unique<Muon>(
               std::move(groups),
               trained,

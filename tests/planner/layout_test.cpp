@@ -118,7 +118,8 @@ TEST(Layout, AnImpossibleLayoutSaysWhy) {
       ElementsAre(HasSubstr("2 virtual stages need a pp of at least 2")));
   EXPECT_THAT(
       problems_of({.zero_stage = 1}),
-      ElementsAre(HasSubstr("zero stage 1 shards over dp x cp, which is 1")));
+      ElementsAre(
+          HasSubstr("zero stage 1 shards over dp 1 * cp 1, which is 1")));
   EXPECT_THAT(
       problems_of({.dims = {.dp = 2, .pp = 2}, .zero_stage = 3}),
       ElementsAre(HasSubstr("zero stage 3 with pp 2")));
