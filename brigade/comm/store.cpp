@@ -251,7 +251,7 @@ StorePtr make_tcp_store(
           first_line));
     throw_unconnected(server, timeout, "");
   }
-  // c10d may end its tries later than it was told to.
+  // c10d may go on with its tries beyond its timeout.
   throw_unconnected(
       server, timeout + kConnectionGrace, ", where nothing answered");
 }

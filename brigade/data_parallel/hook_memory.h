@@ -22,8 +22,8 @@ namespace brigade {
 
 // The state of one bucket in a hook.
 struct KeptOfBucket {
-  // KIND.PARAMETER: float32, of this rank alone. Views of what the hook works
-  // on: restore() writes through them.
+  // KIND.PARAMETER: float32, of this rank alone. Views of the hook's tensors:
+  // restore() writes through them.
   std::vector<State> kept;
 };
 
