@@ -66,7 +66,9 @@ void add_held_out(const json& config, std::map<std::string, json>& facts) {
 }
 
 json batch_size(const json& config) {
-  // An axis that a checkpoint lacks is newer than it.
+  if (!value_of(config, "distributed.dp_size").is_number_integer())
+    return {};
+  // Another axis that a checkpoint lacks is newer than it.
   int64_t product = read_dims([&](const std::string& key) {
                       const json size = value_of(config, "distributed." + key);
                       return size.is_number_integer() ? size.get<int64_t>() : 1;
@@ -74,9 +76,9 @@ json batch_size(const json& config) {
   for (const char* key :
        {"training.micro_batch_size", "training.gradient_accumulation_steps"}) {
     const json value = value_of(config, key);
-    if (!value.is_number_integer())
+    if (!value.is_number_integer() ||
+        __builtin_mul_overflow(product, value.get<int64_t>(), &product))
       return {};
-    product *= value.get<int64_t>();
   }
   return product;
 }
