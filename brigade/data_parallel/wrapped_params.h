@@ -24,9 +24,9 @@ class WrappedParams {
   // a parameter that cannot be (wrapped already, on another device, complex,
   // with kMove in memory that another tensor shares), CommError naming both
   // sides when ranks of a group differ in names, order, shapes, strides,
-  // dtypes, which are frozen, or any ranks in the sizes of groups or in
-  // `options`, one "name: value" per line. Costs two all-gathers of 16 bytes,
-  // and one in each group that is not all ranks.
+  // dtypes, which are frozen, which of these share memory, or any ranks in the
+  // sizes of groups or in `options`, one "name: value" per line. Costs two
+  // all-gathers of 16 bytes, and one in each group that is not all ranks.
   WrappedParams(
       std::vector<Param> params,
       const std::string& options,

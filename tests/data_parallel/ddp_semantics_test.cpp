@@ -369,6 +369,16 @@ TEST(Alike, FrozenParametersOrderStridesAndDtypesAreNamed) {
           HasSubstr("rank 1 has 'b: [2] Float, frozen'")));
   EXPECT_THAT(
       of_params([](int rank) -> std::vector<Param> {
+        const torch::Tensor all = torch::ones({4});
+        const torch::Tensor b = all.narrow(0, 0, 2);
+        const torch::Tensor c = all.narrow(0, rank == 0 ? 2 : 1, 2);
+        return {{"a", leaf(2, 1)}, {"b", b}, {"c", c}};
+      }),
+      AllOf(
+          HasSubstr("rank 0 has 'b: [2] Float, frozen'"),
+          HasSubstr("rank 1 has 'b: [2] Float, frozen, shares memory'")));
+  EXPECT_THAT(
+      of_params([](int rank) -> std::vector<Param> {
         std::vector<Param> params{{"a", leaf(2, 1)}, {"b", leaf(2, 1)}};
         if (rank == 1)
           std::swap(params[0], params[1]);
