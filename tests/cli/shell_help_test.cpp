@@ -195,7 +195,11 @@ TEST_F(ShellHelp, CommandLinesThatAreOnlyReadAndDryRunsTakeNoLibtorch) {
            "dataset.name=" + data,
            "logging.run_dir=" + (folder_ / "run").string()})),
       1);
-  EXPECT_THAT(err(), HasSubstr("cannot start '" + alone + "-torch'"));
+  EXPECT_THAT(
+      err(),
+      HasSubstr(
+          "cannot start '" + std::filesystem::canonical(alone).string() +
+          "-torch'"));
 }
 
 }  // namespace

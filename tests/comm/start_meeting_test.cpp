@@ -16,6 +16,7 @@ namespace brigade {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -237,7 +238,8 @@ TEST(TcpStore, ARankThatFindsNoServerNamesHostAddressAndTimeout) {
         error.what(),
         AllOf(
             HasSubstr("host " + host_name() + " could not connect to "),
-            HasSubstr("127.0.0.1:1 within 1 s"),
+            // With what c10d's tries get beyond their timeout.
+            ContainsRegex("127\\.0\\.0\\.1:1 within (1|11) s"),
             HasSubstr("MASTER_PORT")));
   }
 }
