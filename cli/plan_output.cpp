@@ -259,9 +259,10 @@ void print_found(
           static_cast<double>(GiB),
       planner::layout_table(found.fitting, arguments.top));
   fmt::print(
-      "      Right of bubble: exposed communication by axis, share of the "
-      "step. "
-      "*: needs a key that `train` does not know yet.\n\nThe quickest: ");
+      "      Between bubble and memory: exposed communication by axis, share "
+      "of "
+      "the step. *: needs a key that `train` does not know yet.\n\nThe "
+      "quickest: ");
   print_one(found.fitting.front(), training);
   fmt::print("\nWhy the next are slower:\n");
   for (size_t i = 1; i < std::min<size_t>(11, found.fitting.size()); ++i)

@@ -32,7 +32,7 @@ class MicroBatches {
   }
   // What the loss is a mean over, in the step's micro-batches on this rank:
   // targets that have a loss; with a loss of pairs, the pairs, whose number the
-  // first rank of context parallel says.
+  // first of the ranks that share the sequences says.
   int64_t loss_tokens() const { return loss_tokens_; }
   // int64 [T / cp] on the device: the place in the sequence of each local
   // token.
