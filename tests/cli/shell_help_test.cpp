@@ -150,29 +150,24 @@ TEST_F(ShellHelp, CommandLinesThatAreOnlyReadAndDryRunsTakeNoLibtorch) {
   const std::string text = (folder_ / "a.txt").string();
   write_text_file(text, std::string(1 << 16, 'a'));
   const std::string data = (folder_ / "data").string();
+  const auto quickstart = [](const std::vector<std::string>& more) {
+    std::vector<std::string> line = {
+        "train",
+        "--config",
+        BRIGADE_SOURCE_DIR "/examples/quickstart.json",
+        "--nproc",
+        "2",
+        "distributed.use_cpu=true"};
+    line.insert(line.end(), more.begin(), more.end());
+    return line;
+  };
   const std::vector<Line> lines = {
       {{"tarin"}, 2},
       {{"train", "--nprok", "2"}, 2},
       {{"train", "--config", "/nowhere.json"}, 2},
-      {{"train",
-        "--config",
-        BRIGADE_SOURCE_DIR "/examples/quickstart.json",
-        "--nproc",
-        "2",
-        "distributed.use_cpu=true",
-        "--print-config",
-        "--print-schedule"},
-       0},
+      {quickstart({"--print-config", "--print-schedule"}), 0},
       {{"prepare", "--input", text, "--tokenizer", "bytes", "--out", data}, 0},
-      {{"train",
-        "--config",
-        BRIGADE_SOURCE_DIR "/examples/quickstart.json",
-        "--nproc",
-        "2",
-        "distributed.use_cpu=true",
-        "dataset.name=" + data,
-        "--dry-run"},
-       0},
+      {quickstart({"dataset.name=" + data, "--dry-run"}), 0},
       {{"--help"}, 0},
       {{"train", "--help"}, 0},
       {{"--version"}, 0}};
@@ -186,14 +181,9 @@ TEST_F(ShellHelp, CommandLinesThatAreOnlyReadAndDryRunsTakeNoLibtorch) {
   EXPECT_EQ(
       exit_code(start_program(
           alone,
-          {"train",
-           "--config",
-           BRIGADE_SOURCE_DIR "/examples/quickstart.json",
-           "--nproc",
-           "2",
-           "distributed.use_cpu=true",
-           "dataset.name=" + data,
-           "logging.run_dir=" + (folder_ / "run").string()})),
+          quickstart(
+              {"dataset.name=" + data,
+               "logging.run_dir=" + (folder_ / "run").string()}))),
       1);
   EXPECT_THAT(
       err(),
