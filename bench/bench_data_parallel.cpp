@@ -19,7 +19,6 @@
 #include "brigade/comm/self_communicator.h"
 #include "brigade/comm/world.h"
 #include "brigade/data_parallel/bucketed_grad_sync.h"
-#include "brigade/data_parallel/per_param_grad_sync.h"
 #include "brigade/metrics/clock.h"
 #include "brigade/optim/adamw.h"
 #include "brigade/wrap/data_parallel.h"
@@ -143,9 +142,9 @@ Times time_steps(
   return times;
 }
 
-template <typename Sync>
 Times train_stack(
     const Rank& rank,
+    GradSyncAlgorithm algorithm,
     int layers,
     int64_t width,
     int steps,
@@ -156,7 +155,9 @@ Times train_stack(
   options.handover = GradHandover::kMainGrad;
   options.finish = FinishMode::kExplicit;
   options.hook = hook;
-  Sync sync(named(stack), rank.world(), options);
+  const auto sync_owner =
+      make_grad_sync(algorithm, named(stack), rank.world(), options);
+  GradSync& sync = *sync_owner;
   AdamW optimizer = make_adamw(sync, 0.01);
   const auto x = torch::randn({kBatch, width});
   return time_steps(rank, kWarmup, steps, [&] {
@@ -321,18 +322,29 @@ void run_rank(const std::string& what, const std::filesystem::path& folder) {
     return raw_all_reduce(rank, folder);
   Times times;
   if (what == "fp32" || what == "bf16") {
-    times = train_stack<BucketedGradSync>(
+    times = train_stack(
         rank,
+        GradSyncAlgorithm::kBucketed,
         kLayers,
         kWidth,
         kSteps,
         what == "bf16" ? bf16_hook() : all_reduce_hook());
   } else if (what == "bucketed") {
-    times = train_stack<BucketedGradSync>(
-        rank, 100, 16, 20 * kSteps, all_reduce_hook());
+    times = train_stack(
+        rank,
+        GradSyncAlgorithm::kBucketed,
+        100,
+        16,
+        20 * kSteps,
+        all_reduce_hook());
   } else {
-    times = train_stack<PerParamGradSync>(
-        rank, 100, 16, 20 * kSteps, all_reduce_hook());
+    times = train_stack(
+        rank,
+        GradSyncAlgorithm::kPerParam,
+        100,
+        16,
+        20 * kSteps,
+        all_reduce_hook());
   }
   if (rank.environment.rank == 0)
     write_times(folder / "times", times);

@@ -116,40 +116,11 @@ std::vector<double> BucketedGradSync::factors() const {
 
 // ---- during backward
 
-void BucketedGradSync::enter_step() {
-  end_of_backward_.throw_if_broken_off();
-  if (phase_ == Phase::kFinished)
-    leave_step();
-  if (phase_ == Phase::kIdle)
-    begin_step();
-  throw_if_stepped_early();
-  leaves_.throw_if_changed();
-}
-
-void BucketedGradSync::leave_step() {
-  const torch::NoGradGuard no_grad;
-  if (handed_.were_used()) {
-    if (handed_.end_use())
-      memory_->zero_main_grads();
-    reset();
-    return;
-  }
-  drop_cleared_gradients();
-  leaves_.drop_cleared();
-  handed_.forget();
-  buckets_->reset();
-  progress_.reset();
-  begin_step();
+void BucketedGradSync::keep_gradients() {
   for (int param = 0; param < static_cast<int>(params().size()); ++param) {
     if (handover_of(param).keep_share(param, ranks_with_data(param)))
       progress_.set(param, ReadyState::kAccumulated);
   }
-}
-
-void BucketedGradSync::begin_step() {
-  begin_memory_step();
-  uneven_inputs_.begin_step();
-  phase_ = Phase::kAccumulating;
 }
 
 void BucketedGradSync::begin_reducing() {
@@ -170,6 +141,7 @@ void BucketedGradSync::before_accumulate(int param, Arrival arrival) {
   if (arrival == Arrival::kNothing)
     handover_->note_fused();
   enter_step();
+  throw_if_stepped_early();
   if (progress_.state_of(param) == ReadyState::kReady)
     throw_ready_twice(param);
   handover_of(param).before_accumulate(param, part_of(param));
@@ -241,10 +213,8 @@ void BucketedGradSync::at_backward_end() {
       options_.reach == GraphReach::kAsInFirstStep && progress_.is_first_step();
   const bool all_ready =
       is_counting ? progress_.all_have_gradients() : progress_.all_are_ready();
-  const bool counts_as_zero =
-      options_.missing_gradient == MissingGradient::kZero;
-  if (all_ready || counts_as_zero)
-    finish_step();
+  if (all_ready || zeros_count())
+    reduce_step();
   else if (options_.reach == GraphReach::kAsInFirstStep)
     begin_use();
 }
@@ -274,17 +244,9 @@ void BucketedGradSync::end_round() {
   handover_->note_untouched();
 }
 
-void BucketedGradSync::mark_ready(int param) {
-  check_is_param(param);
-  if (accumulate_only())
-    return;
-  if (phase_ == Phase::kFinished)
-    reset();
-  if (phase_ == Phase::kIdle)
-    begin_step();
+void BucketedGradSync::take_by_hand(int param) {
   if (progress_.state_of(param) == ReadyState::kReady)
     throw_ready_twice(param);
-  const torch::NoGradGuard no_grad;
   if (progress_.state_of(param) == ReadyState::kNone)
     handover_of(param).seal_by_hand(param);
   else
@@ -357,42 +319,8 @@ void BucketedGradSync::launch_bucket_of(int param) {
 
 // ---- the step's end
 
-void BucketedGradSync::finish() {
-  end_of_backward_.throw_if_broken_off();
-  const bool zeros_count = options_.missing_gradient == MissingGradient::kZero;
-  if (phase_ == Phase::kFinished) {
-    // Else a step in which no backward reached any parameter of this rank.
-    const bool is_of_last_step = finish_call_ == FinishCall::kNone &&
-                                 (bucket_step_ || !handed_.were_touched());
-    finish_call_ = FinishCall::kSeen;
-    if (!zeros_count || is_of_last_step)
-      return;
-    leave_step();
-  }
-  if (accumulate_only() && phase_ != Phase::kIdle) {
-    throw ConfigError(
-        "[data_parallel] finish() under no_sync() alone, which holds the "
-        "reduction: run the step's last micro-batch outside no_sync(), and "
-        "call finish() after it");
-  }
-  const bool is_reduced = phase_ == Phase::kReducing;
-  if (!is_reduced && !zeros_count) {
-    throw ConfigError(
-        phase_ == Phase::kIdle
-            ? "[data_parallel] finish() before any backward(): there is no "
-              "gradient to wait for; call it once a step, after the last "
-              "micro-batch's backward()"
-            : "[data_parallel] finish() after backwards under no_sync() alone: "
-              "run the step's last micro-batch outside no_sync()");
-  }
-  if (phase_ == Phase::kIdle)
-    begin_step();
+void BucketedGradSync::reduce_step() {
   begin_reducing();
-  finish_step();
-  finish_call_ = FinishCall::kSeen;
-}
-
-void BucketedGradSync::finish_step() {
   params_.check_unchanged();
   leaves_.throw_if_changed();
   memory_->take_back();
@@ -411,7 +339,6 @@ void BucketedGradSync::wait_and_hand_over() {
   report_.buckets = buckets_->wait();
   progress_.expect_these_reaches();
   phase_ = Phase::kFinished;
-  finish_call_ = FinishCall::kNone;
   call_before_handover();
   hand_over(used);
   begin_use();
@@ -461,7 +388,7 @@ void BucketedGradSync::seal_what_is_missing() {
 // By parameter: whether some rank of its group has a gradient of it. Empty: all
 // do.
 std::vector<int64_t> BucketedGradSync::agree_on_used() {
-  if (options_.missing_gradient == MissingGradient::kError)
+  if (!zeros_count())
     return {};
   return max_in_groups(progress_.used(), params());
 }
@@ -585,7 +512,7 @@ void BucketedGradSync::shadow_step() {
 // ---- errors
 
 void BucketedGradSync::throw_if_missing() const {
-  if (options_.missing_gradient != MissingGradient::kZero)
+  if (!zeros_count())
     progress_.throw_if_missing();
 }
 

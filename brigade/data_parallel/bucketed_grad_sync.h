@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "brigade/data_parallel/bucket_queue.h"
-#include "brigade/data_parallel/grad_hooks.h"
 #include "brigade/data_parallel/grad_sync.h"
 #include "brigade/data_parallel/handover.h"
 #include "brigade/data_parallel/sparse_handover.h"
@@ -50,8 +49,6 @@ class BucketedGradSync : public GradSync {
       const GradSyncOptions& options = {});
   ~BucketedGradSync() override;
 
-  void mark_ready(int param) override;
-  void finish() override;
   void reset() override;
   void drop_cleared_gradients() override;
   // On a device with streams: by its own clock, once the host has waited for
@@ -85,9 +82,6 @@ class BucketedGradSync : public GradSync {
   int join();
 
  private:
-  // Whether finish() was called since the step's end.
-  enum class FinishCall { kNone, kSeen };
-
   Handover& handover_of(int param) const {
     return params()[static_cast<size_t>(param)].has_sparse_gradient
                ? *sparse_handover_
@@ -104,12 +98,10 @@ class BucketedGradSync : public GradSync {
   void at_backward_end();
 
   // Phases.
-  void enter_step();
-  void begin_step();
-  // A finished one: ends it, or goes on with gradients that nobody has used.
-  void leave_step();
+  void take_by_hand(int param) override;
+  void reduce_step() override;
+  void keep_gradients() override;
   void begin_reducing();
-  void finish_step();
   void wait_and_hand_over();
   // Of a micro-batch that is not the step's last: see divides_gradients().
   void end_round();
@@ -141,8 +133,6 @@ class BucketedGradSync : public GradSync {
   Follower follower_;
   bool is_followed_ = false;  // in this step's backward, by follower_
   bool order_is_final_;
-  EndOfBackward end_of_backward_;  // where a round or the step may end
-  FinishCall finish_call_ = FinishCall::kNone;
   mutable SyncReport report_;  // report() fills in what the device knows
   StreamMark backward_begin_;
   StreamMark backward_end_;

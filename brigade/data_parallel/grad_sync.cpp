@@ -8,7 +8,6 @@
 
 #include "brigade/base/error.h"
 #include "brigade/data_parallel/bucketed_grad_sync.h"
-#include "brigade/data_parallel/per_param_grad_sync.h"
 
 namespace brigade {
 namespace {
@@ -71,6 +70,94 @@ GradSync::~GradSync() {
   *flat_memory() = {.is_current = false};
 }
 
+// ---- a step
+
+void GradSync::mark_ready(int param) {
+  if (param < 0 || param >= static_cast<int>(params().size())) {
+    throw ConfigError(fmt::format(
+        "[data_parallel] mark_ready({}): there are {} parameters",
+        param,
+        params().size()));
+  }
+  if (accumulate_only())
+    return;
+  if (phase_ == Phase::kFinished)
+    reset();  // main_grad has another step's gradients
+  if (phase_ == Phase::kIdle)
+    begin_step();
+  const torch::NoGradGuard no_grad;
+  take_by_hand(param);
+}
+
+void GradSync::enter_step() {
+  end_of_backward_.throw_if_broken_off();
+  if (phase_ == Phase::kFinished)
+    leave_step();
+  if (phase_ == Phase::kIdle)
+    begin_step();
+  leaves_.throw_if_changed();
+}
+
+void GradSync::begin_step() {
+  if (before_step_)
+    before_step_();
+  params_.check_unchanged();
+  gathered_->throw_if_stale();
+  // Before an optimizer writes what they read.
+  wait_for_weights();
+  memory_->take_back();
+  gathered_->note_current();
+  leaves_.show_gradients();
+  uneven_inputs_.begin_step();
+  phase_ = Phase::kAccumulating;
+}
+
+void GradSync::leave_step() {
+  const torch::NoGradGuard no_grad;
+  const bool are_used = handed_.were_used();
+  if (are_used && handed_.end_use())
+    memory_->zero_main_grads();
+  if (!are_used) {
+    drop_cleared_gradients();
+    leaves_.drop_cleared();
+  }
+  reset();
+  if (are_used)
+    return;
+  begin_step();
+  keep_gradients();
+}
+
+void GradSync::finish() {
+  end_of_backward_.throw_if_broken_off();
+  const bool is_first_call = !std::exchange(was_finished_by_hand_, true);
+  if (phase_ == Phase::kFinished) {
+    // Else a step in which no backward reached any parameter of this rank.
+    if (!zeros_count() || (is_first_call && !handed_.were_touched()))
+      return;
+    leave_step();
+  }
+  if (accumulate_only() && phase_ != Phase::kIdle) {
+    throw ConfigError(
+        "[data_parallel] finish() under no_sync() alone, which holds the "
+        "reduction: run the step's last micro-batch outside no_sync(), and "
+        "call finish() after it");
+  }
+  if (phase_ != Phase::kReducing && !zeros_count()) {
+    throw ConfigError(
+        phase_ == Phase::kIdle
+            ? "[data_parallel] finish() before any backward(): there is no "
+              "gradient to wait for; call it once a step, after the last "
+              "micro-batch's backward()"
+            : "[data_parallel] finish() after backwards under no_sync() alone: "
+              "run the step's last micro-batch outside no_sync()");
+  }
+  if (phase_ == Phase::kIdle)
+    begin_step();
+  reduce_step();
+  was_finished_by_hand_ = true;
+}
+
 // ---- memory
 
 BucketPlanOptions GradSync::plan_options() const {
@@ -117,18 +204,6 @@ void GradSync::gather_weights_after(
   gathered_->after_step(std::move(late_segments), std::move(finish));
 }
 
-void GradSync::begin_memory_step() {
-  if (before_step_)
-    before_step_();
-  params_.check_unchanged();
-  gathered_->throw_if_stale();
-  // Before an optimizer writes what they read.
-  wait_for_weights();
-  memory_->take_back();
-  gathered_->note_current();
-  leaves_.show_gradients();
-}
-
 void GradSync::zero_main_grads() {
   if (phase_ == Phase::kFinished)
     reset();
@@ -149,20 +224,12 @@ int GradSync::param_index(const std::string& name) const {
   return -1;
 }
 
-void GradSync::check_is_param(int param) const {
-  if (param < 0 || param >= static_cast<int>(params().size())) {
-    throw ConfigError(fmt::format(
-        "[data_parallel] mark_ready({}): there are {} parameters",
-        param,
-        params().size()));
-  }
-}
-
 // ---- the optimizer
 
 void GradSync::begin_use() {
   leaves_.show_gradients();
   handed_.begin(grad_scale());
+  was_finished_by_hand_ = false;
 }
 
 void GradSync::check_before_step() {
@@ -254,11 +321,18 @@ std::unique_ptr<GradSync> make_grad_sync(
     const std::vector<Param>& params,
     CommunicatorPtr all_ranks,
     const GradSyncOptions& options) {
-  if (kind == GradSyncAlgorithm::kPerParam)
-    return std::make_unique<PerParamGradSync>(
+  if (kind == GradSyncAlgorithm::kBucketed)
+    return std::make_unique<BucketedGradSync>(
         params, std::move(all_ranks), options);
-  return std::make_unique<BucketedGradSync>(
-      params, std::move(all_ranks), options);
+  const auto is_sparse = [](const Param& param) {
+    return param.has_sparse_gradient && param.tensor.requires_grad();
+  };
+  if (options.sharding != Sharding::kNone ||
+      std::any_of(params.begin(), params.end(), is_sparse))
+    throw ConfigError(
+        "[data_parallel] sharding and sparse gradients need buckets: use "
+        "GradSyncAlgorithm::kBucketed, or turn EmbeddingOptions::sparse off");
+  return make_per_param_grad_sync(params, std::move(all_ranks), options);
 }
 
 }  // namespace brigade

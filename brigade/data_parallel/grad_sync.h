@@ -19,8 +19,8 @@
 // GradSync is what it is done with: the parameters, their memory (ParamMemory),
 // the gathering of weights (GatheredWeights) and what an optimizer does between
 // two steps (HandedGradients, OwnedLeaves). How it is done is a few verbs:
-// BucketedGradSync reduces flat buckets while backward runs; PerParamGradSync
-// reduces parameter by parameter and is its oracle.
+// BucketedGradSync reduces flat buckets while backward runs; its oracle
+// (per_param_grad_sync.cpp) reduces parameter by parameter.
 //
 // Hooks run on the thread that autograd runs a parameter's backward on: on the
 // CPU the one that calls backward(), on GPUs a thread per device. Every other
@@ -40,6 +40,7 @@
 #include <vector>
 
 #include "brigade/comm/communicator.h"
+#include "brigade/data_parallel/grad_hooks.h"
 #include "brigade/data_parallel/grad_sync_options.h"
 #include "brigade/data_parallel/handed_gradients.h"
 #include "brigade/data_parallel/owned_leaves.h"
@@ -63,15 +64,15 @@ class GradSync {
 
   // A parameter's gradient of this step is in main_grad. Called by hand, for a
   // gradient that was computed outside autograd or that no backward follows.
-  // Throws ConfigError for an index outside params() and for a second call in a
-  // step.
-  virtual void mark_ready(int param) = 0;
+  // Throws ConfigError for an index outside params() and, with buckets, for a
+  // second call in a step.
+  void mark_ready(int param);
   // Waits for the step's collectives and hands the gradients over. A second
   // call does nothing (with MissingGradient::kZero one before anything was done
   // with the gradients; else it is a step of its own). Throws ConfigError when
   // no backward was synchronised, a gradient is missing, or set_accumulate_only
   // is on; CommError when a peer was lost.
-  virtual void finish() = 0;
+  void finish();
   // Ends the step and drops what it has not finished; the next backward starts
   // anew. Implied by that backward once an optimizer has stepped. After a
   // CommError, leaves a state that can be destroyed, or used once the group
@@ -222,17 +223,28 @@ class GradSync {
       CommunicatorPtr all_ranks,
       GradSyncOptions options);
 
-  // ConfigError unless params() has that index.
-  void check_is_param(int param) const;
+  // mark_ready() of a parameter that exists, in a step.
+  virtual void take_by_hand(int param) = 0;
+  // finish() of a step: waits for its collectives and hands the gradients over.
+  // ConfigError when a gradient is missing.
+  virtual void reduce_step() = 0;
+  // A new step has begun with what the last one handed over, which nobody has
+  // used: of a sum over ranks each keeps the part that gives it once more.
+  virtual void keep_gradients() = 0;
+
+  // A backward has reached a parameter: a step begins, or goes on. ConfigError
+  // where the last backward broke off, or .grad() of OwnedLeaves was changed.
+  void enter_step();
+  // Parameters without a gradient count as zeros.
+  bool zeros_count() const {
+    return options_.missing_gradient == MissingGradient::kZero;
+  }
   // 1 / what a mean over all ranks divides by; 1 for a sum.
   double mean_scale() const;
   // The same of a parameter's own group.
   double mean_scale_of(int param) const;
   // How many ranks add to a parameter's sum in this step.
   int ranks_with_data(int param) const;
-  // A step's first backward: whatever was done to parameters meanwhile is
-  // known, and all weights are there.
-  void begin_memory_step();
   // The same contents under another plan.
   void move_to(BucketPlan plan);
   // Buckets for parameters that become ready in this order.
@@ -257,16 +269,29 @@ class GradSync {
   HandedGradients handed_;
 
   Phase phase_ = Phase::kIdle;
+  EndOfBackward end_of_backward_;  // where a round or the step may end
 
  private:
+  // A step's first backward: whatever was done to parameters meanwhile is
+  // known, and all weights are there.
+  void begin_step();
+  // A finished one: ends it, or goes on with gradients that nobody has used.
+  void leave_step();
   void follow_memory();
   [[noreturn]] static void throw_not_reduced(const std::string& what);
 
+  bool was_finished_by_hand_ = false;  // the last step, by a call of finish()
   bool accumulate_only_ = false;
   int holds_ = 0;  // hold_reduction()
   std::function<void()> before_handover_;
   std::function<void()> before_step_;
 };
+
+// GradSyncAlgorithm::kPerParam, without sharding and sparse gradients.
+std::unique_ptr<GradSync> make_per_param_grad_sync(
+    const std::vector<Param>& params,
+    CommunicatorPtr all_ranks,
+    const GradSyncOptions& options);
 
 // The one that `kind` names. Collective; throws what its constructor throws.
 std::unique_ptr<GradSync> make_grad_sync(

@@ -50,7 +50,8 @@ bool HandedGradients::were_used() const {
 }
 
 bool HandedGradients::were_touched() const {
-  return were_used() || version_of_shown() != shown_version_;
+  return gradients_version_ >= 0 &&
+         (were_used() || version_of_shown() != shown_version_);
 }
 
 bool HandedGradients::end_use() const {

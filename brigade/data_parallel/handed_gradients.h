@@ -48,6 +48,7 @@ class HandedGradients {
   // those that hand gradients over, and read by the next step.
   std::vector<ShownGradient>& shown() { return shown_; }
   // The same as were_used(), or whether .grad() was cleared or written since.
+  // Never where all were stepped in backward.
   bool were_touched() const;
   // kMainGrad: whether they are still those of begin().
   bool are_uncleared() const;

@@ -1,227 +1,147 @@
-#include "brigade/data_parallel/per_param_grad_sync.h"
-
+// GradSync with one all-reduce per parameter once the step's last backward has
+// ended: the oracle of BucketedGradSync's tests. It has no buckets and no hook.
 #include <algorithm>
 #include <utility>
 
 #include "brigade/base/error.h"
+#include "brigade/data_parallel/grad_sync.h"
 #include "brigade/metrics/clock.h"
 
 namespace brigade {
 namespace {
 
-const GradSyncOptions& without_buckets(
-    const std::vector<Param>& params,
-    const GradSyncOptions& options) {
-  if (options.sharding != Sharding::kNone ||
-      std::any_of(params.begin(), params.end(), [](const Param& param) {
-        return param.has_sparse_gradient && param.tensor.requires_grad();
-      }))
-    throw ConfigError(
-        "[data_parallel] sharding and sparse gradients need buckets: use "
-        "GradSyncAlgorithm::kBucketed, or turn EmbeddingOptions::sparse off");
-  return options;
-}
+class PerParamGradSync : public GradSync {
+ public:
+  PerParamGradSync(
+      const std::vector<Param>& params,
+      CommunicatorPtr all_ranks,
+      const GradSyncOptions& options)
+      : GradSync(params, std::move(all_ranks), options),
+        is_main_grad_(options.handover == GradHandover::kMainGrad),
+        has_gradient_(this->params().size()),
+        hooks_(
+            params_.trainable(),
+            {[this](int param, Arrival) { before_accumulate(size_t(param)); },
+             [this](int param) { after_accumulate(size_t(param)); }}) {
+    for (size_t i = 0; is_main_grad_ && i < has_gradient_.size(); ++i)
+      show(i);
+  }
+
+  void reset() override {
+    handed_.forget();
+    std::fill(has_gradient_.begin(), has_gradient_.end(), 0);
+    end_of_backward_.forget();
+    phase_ = Phase::kIdle;
+  }
+  const SyncReport& report() const override { return report_; }
+
+ private:
+  torch::Tensor& grad_of(size_t i) { return params()[i].tensor.mutable_grad(); }
+  torch::Tensor& sum_of(size_t i) { return memory_->main_grad(int(i)); }
+
+  // The sum becomes what .grad() is, whatever a user made of it.
+  void take(size_t i) {
+    torch::Tensor& grad = grad_of(i);
+    if (!is_main_grad_ && handed_.shown()[i].is_replaced_by(grad))
+      has_gradient_[i] = 1;
+    if (!grad.defined() || (!is_main_grad_ && has_gradient_[i] == 0))
+      sum_of(i).zero_();
+    else if (
+        !is_same_memory(grad, sum_of(i)) &&
+        !torch::equal(grad, sum_of(i).to(grad.scalar_type())))
+      sum_of(i).copy_(grad);
+    grad = is_main_grad_ ? sum_of(i) : torch::Tensor();
+  }
+  // .grad() becomes what the sum is.
+  void show(size_t i) {
+    const auto dtype = params()[i].dtype;
+    grad_of(i) = is_main_grad_ ? sum_of(i) : sum_of(i).to(dtype, false, true);
+    handed_.shown()[i].note(grad_of(i));
+  }
+
+  void before_accumulate(size_t i) {
+    enter_step();
+    const torch::NoGradGuard no_grad;
+    take(i);
+  }
+  void after_accumulate(size_t i) {
+    const torch::NoGradGuard no_grad;
+    if (is_main_grad_)
+      take(i);
+    else if (grad_of(i).defined())
+      sum_of(i).add_(grad_of(i));
+    take_by_hand(int(i));
+    if (options_.finish == FinishMode::kAtEndOfBackward && !accumulate_only())
+      end_of_backward_.call_once([this] {
+        if (zeros_count() || std::ranges::count(has_gradient_, 0) == 0)
+          reduce_step();
+      });
+  }
+  void take_by_hand(int param) override {
+    show(size_t(param));
+    has_gradient_[size_t(param)] = 1;
+    phase_ = accumulate_only() ? phase_ : Phase::kReducing;
+  }
+
+  void reduce_step() override {
+    const torch::NoGradGuard no_grad;
+    const auto missing = std::ranges::find(has_gradient_, 0);
+    if (missing != has_gradient_.end() && !zeros_count())
+      throw ConfigError(
+          "[data_parallel] a parameter got no gradient in this step: " +
+          params()[size_t(missing - has_gradient_.begin())].name);
+    report_ = {.backward_end_ns = steady_now_ns()};
+    report_.ready_ns.assign(has_gradient_.size(), report_.backward_end_ns);
+    const auto used =
+        zeros_count() ? max_in_groups(has_gradient_, params()) : has_gradient_;
+    call_before_handover();
+    for (size_t i = 0; i < used.size(); ++i) {
+      if (is_main_grad_ || has_gradient_[i] != 0)
+        take(i);
+      else
+        sum_of(i).zero_();
+      const int64_t begin = steady_now_ns();
+      params()[i].group.ranks->all_reduce(sum_of(i))->wait();
+      const int64_t end = steady_now_ns();
+      report_.buckets.push_back(
+          {int(i), int64_t(sum_of(i).nbytes()), begin, begin, end, begin, end});
+      sum_of(i).mul_(mean_scale_of(int(i)) / grad_scale());
+      if (used[i] != 0 || is_main_grad_)
+        show(i);
+      else
+        grad_of(i).reset();
+    }
+    phase_ = Phase::kFinished;
+    begin_use();
+  }
+
+  // Of a sum over ranks each keeps the part that gives it once more.
+  void keep_gradients() override {
+    for (size_t i = 0; i < has_gradient_.size(); ++i) {
+      const int param = int(i);
+      has_gradient_[i] = is_main_grad_ || grad_of(i).defined() ? 1 : 0;
+      take(i);
+      sum_of(i).mul_(
+          grad_scale() / (mean_scale_of(param) * ranks_with_data(param)));
+      if (has_gradient_[i] != 0)
+        show(i);
+    }
+  }
+
+  const bool is_main_grad_;            // .grad() is the sum
+  std::vector<int64_t> has_gradient_;  // by parameter, in this step
+  SyncReport report_;
+  GradHooks hooks_;  // last: gone before what it calls
+};
 
 }  // namespace
 
-PerParamGradSync::PerParamGradSync(
+std::unique_ptr<GradSync> make_per_param_grad_sync(
     const std::vector<Param>& params,
     CommunicatorPtr all_ranks,
-    const GradSyncOptions& options)
-    : GradSync(params, std::move(all_ranks), without_buckets(params, options)),
-      is_main_grad_(options.handover == GradHandover::kMainGrad),
-      has_gradient_(this->params().size()),
-      is_shown_(this->params().size()) {
-  for (int i = 0; is_main_grad_ && i < int(has_gradient_.size()); ++i)
-    grad_of(i) = main_grad(i);
-  hooks_ = std::make_unique<GradHooks>(
-      params_.trainable(),
-      GradHooks::Callbacks{
-          [this](int param, Arrival) { before_accumulate(param); },
-          [this](int param) { after_accumulate(param); }});
-}
-
-void PerParamGradSync::begin_step() {
-  end_of_backward_.throw_if_broken_off();
-  if (phase_ == Phase::kFinished)
-    leave_step();
-  if (phase_ == Phase::kIdle) {
-    begin_memory_step();
-    report_ = {.backward_begin_ns = steady_now_ns()};
-    phase_ = Phase::kAccumulating;
-  }
-  leaves_.throw_if_changed();
-}
-
-void PerParamGradSync::leave_step() {
-  const torch::NoGradGuard no_grad;
-  const bool are_used = handed_.were_used();
-  if (are_used && handed_.end_use())
-    memory_->zero_main_grads();
-  if (!are_used) {
-    leaves_.drop_cleared();
-    for (size_t i = 0; i < has_gradient_.size(); ++i)
-      keep_share(static_cast<int>(i));
-  }
-  const auto kept = has_gradient_;
-  reset();
-  if (are_used)
-    return;
-  has_gradient_ = kept;
-  for (size_t i = 0; i < kept.size(); ++i) {
-    if (kept[i] != 0)
-      show(static_cast<int>(i));
-  }
-}
-
-void PerParamGradSync::keep_share(int param) {
-  const auto i = static_cast<size_t>(param);
-  adopt_shown(param);
-  has_gradient_[i] = is_main_grad_ || grad_of(param).defined() ? 1 : 0;
-  torch::Tensor sum = main_grad(param);
-  sum.mul_(grad_scale() / (mean_scale_of(param) * ranks_with_data(param)));
-}
-
-void PerParamGradSync::adopt_shown(int param) {
-  const torch::Tensor& grad = grad_of(param);
-  torch::Tensor sum = main_grad(param);
-  if (!is_main_grad_ && !is_shown_[static_cast<size_t>(param)])
-    return;
-  if (!grad.defined())
-    sum.zero_();
-  else if (
-      !is_same_memory(grad, sum) &&
-      !torch::equal(grad, sum.to(grad.scalar_type())))
-    sum.copy_(grad);
-  if (is_main_grad_)
-    grad_of(param) = sum;
-}
-
-void PerParamGradSync::show(int param) {
-  const torch::Tensor& sum = main_grad(param);
-  grad_of(param) = is_main_grad_
-                       ? sum
-                       : sum.to(
-                             params()[static_cast<size_t>(param)].dtype,
-                             false,
-                             /*copy=*/true);
-  is_shown_[static_cast<size_t>(param)] = true;
-  handed_.shown()[static_cast<size_t>(param)].note(grad_of(param));
-}
-
-void PerParamGradSync::before_accumulate(int param) {
-  begin_step();
-  const torch::NoGradGuard no_grad;
-  adopt_shown(param);
-  if (is_main_grad_)
-    return;
-  const auto i = static_cast<size_t>(param);
-  if (has_gradient_[i] == 0 &&
-      handed_.shown()[i].is_replaced_by(grad_of(param))) {
-    torch::Tensor(main_grad(param)).copy_(grad_of(param));
-    has_gradient_[i] = 1;
-  }
-  grad_of(param).reset();
-}
-
-void PerParamGradSync::after_accumulate(int param) {
-  const torch::NoGradGuard no_grad;
-  const auto i = static_cast<size_t>(param);
-  if (is_main_grad_) {
-    adopt_shown(param);
-  } else {
-    torch::Tensor sum = main_grad(param);
-    if (has_gradient_[i] == 0)
-      sum.zero_();
-    if (grad_of(param).defined())
-      sum.add_(grad_of(param));
-    show(param);
-  }
-  has_gradient_[i] = 1;
-  if (accumulate_only())
-    return;
-  phase_ = Phase::kReducing;
-  if (options_.finish == FinishMode::kAtEndOfBackward)
-    end_of_backward_.call_once([this] { at_backward_end(); });
-}
-
-void PerParamGradSync::at_backward_end() {
-  if (options_.missing_gradient == MissingGradient::kZero ||
-      std::count(has_gradient_.begin(), has_gradient_.end(), 0) == 0)
-    reduce_all();
-}
-
-void PerParamGradSync::mark_ready(int param) {
-  check_is_param(param);
-  if (accumulate_only())
-    return;
-  if (phase_ == Phase::kFinished)
-    reset();  // main_grad has another step's gradients
-  begin_step();
-  phase_ = Phase::kReducing;
-  has_gradient_[static_cast<size_t>(param)] = 1;
-}
-
-void PerParamGradSync::finish() {
-  const bool zeros_count = options_.missing_gradient == MissingGradient::kZero;
-  const bool is_again = std::exchange(was_finished_by_hand_, true);
-  if (phase_ == Phase::kFinished &&
-      !(zeros_count && (is_again || handed_.were_touched())))
-    return;
-  if ((phase_ != Phase::kReducing && !zeros_count) ||
-      (accumulate_only() && phase_ != Phase::kIdle))
-    throw ConfigError(
-        "[data_parallel] finish() before any backward() outside no_sync(): "
-        "call it once a step, after the last micro-batch's backward()");
-  begin_step();
-  const auto missing = std::find(has_gradient_.begin(), has_gradient_.end(), 0);
-  if (missing != has_gradient_.end() && !zeros_count)
-    throw ConfigError(
-        "[data_parallel] a parameter got no gradient in this step: " +
-        params()[static_cast<size_t>(missing - has_gradient_.begin())].name);
-  reduce_all();
-  was_finished_by_hand_ = true;
-}
-
-void PerParamGradSync::reduce_all() {
-  const torch::NoGradGuard no_grad;
-  report_.backward_end_ns = steady_now_ns();
-  report_.ready_ns.assign(has_gradient_.size(), report_.backward_end_ns);
-  auto used = has_gradient_;
-  if (options_.missing_gradient == MissingGradient::kZero)
-    used = max_in_groups(used, params());
-  call_before_handover();
-  for (size_t i = 0; i < used.size(); ++i)
-    reduce(static_cast<int>(i), used[i] != 0);
-  phase_ = Phase::kFinished;
-  was_finished_by_hand_ = false;
-  begin_use();
-}
-
-void PerParamGradSync::reduce(int param, bool is_used) {
-  const Param& of = params()[static_cast<size_t>(param)];
-  torch::Tensor sum = main_grad(param);
-  BucketTiming timing{.index = param, .bytes = int64_t(sum.nbytes())};
-  timing.ready_ns = timing.launched_ns = timing.wait_begin_ns = steady_now_ns();
-  adopt_shown(param);
-  if (!is_main_grad_ && has_gradient_[static_cast<size_t>(param)] == 0)
-    sum.zero_();
-  of.group.ranks->all_reduce(sum)->wait();
-  timing.finished_ns = timing.wait_end_ns = steady_now_ns();
-  report_.buckets.push_back(timing);
-  sum.mul_(mean_scale_of(param) / grad_scale());
-  if (is_used || is_main_grad_)
-    show(param);
-  else
-    grad_of(param).reset();
-}
-
-void PerParamGradSync::reset() {
-  handed_.forget();
-  std::fill(has_gradient_.begin(), has_gradient_.end(), 0);
-  is_shown_.assign(is_shown_.size(), false);
-  end_of_backward_.forget();
-  phase_ = Phase::kIdle;
+    const GradSyncOptions& options) {
+  return std::make_unique<PerParamGradSync>(
+      params, std::move(all_ranks), options);
 }
 
 }  // namespace brigade

@@ -8,7 +8,7 @@ namespace brigade {
 // Which class synchronises gradients.
 enum class GradSyncAlgorithm {
   kBucketed,  // BucketedGradSync
-  kPerParam,  // PerParamGradSync: simple, slow, for comparison
+  kPerParam,  // one all-reduce each: simple, slow, for comparison
 };
 // As the config spells them.
 template <>

@@ -16,7 +16,6 @@
 
 #include "brigade/base/error.h"
 #include "brigade/data_parallel/bucketed_grad_sync.h"
-#include "brigade/data_parallel/per_param_grad_sync.h"
 #include "brigade/model/recompute.h"
 #include "brigade/wrap/data_parallel.h"
 #include "brigade/wrap/sync_batch_norm.h"

@@ -8,7 +8,6 @@
 
 #include "brigade/base/error.h"
 #include "brigade/data_parallel/bucketed_grad_sync.h"
-#include "brigade/data_parallel/per_param_grad_sync.h"
 #include "brigade/wrap/data_parallel.h"
 #include "tests/data_parallel/pseudo_random.h"
 #include "tests/support/ranks_as_threads.h"
@@ -26,17 +25,14 @@ std::vector<Param> named(const torch::nn::Module& module) {
   return params;
 }
 
-enum class Kind { kBucketed, kPerParam };
+using Kind = GradSyncAlgorithm;
 
 std::unique_ptr<GradSync> make_sync(
     Kind kind,
-    std::vector<Param> params,
+    const std::vector<Param>& params,
     const CommunicatorPtr& world,
     const GradSyncOptions& options = {}) {
-  if (kind == Kind::kBucketed)
-    return std::make_unique<BucketedGradSync>(
-        std::move(params), world, options);
-  return std::make_unique<PerParamGradSync>(std::move(params), world, options);
+  return make_grad_sync(kind, params, world, options);
 }
 
 // Not from the global generator: the ranks are threads.
