@@ -166,7 +166,7 @@ BucketQueue::BucketQueue(
       const Param& param = memory.params()[static_cast<size_t>(slot.param)];
       view.names.push_back(param.name);
       view.params.push_back(param.tensor);
-      view.grads.push_back(memory.main_grad(slot.param));
+      view.grads.push_back(param.main_grad);
       // A bucket's weights are of one dtype.
       view.is_averaged = is_divided_first && !is_16_bit(param.dtype);
     }
@@ -175,7 +175,8 @@ BucketQueue::BucketQueue(
 }
 
 void BucketQueue::mark_ready(int param) {
-  buckets_[memory_->owned_parts()[static_cast<size_t>(param)].run].mark_ready();
+  buckets_[memory_->params()[static_cast<size_t>(param)].owned.run]
+      .mark_ready();
   // A full bucket behind one that still fills must wait, or ranks whose
   // backwards differ would pair different buckets.
   while (next_to_launch_ < buckets_.size() &&

@@ -81,13 +81,16 @@ BucketedGradSync::BucketedGradSync(
           (check_sharding(options),
            check_sparse_gradients(params, options),
            with_hook(options))),
-      progress_(this->params()),
       order_is_final_(options.order != BucketOrder::kObserved) {
   const auto scale_of = [this](int param) { return mean_scale_of(param); };
   const HandoverParts parts{
-      this->params(), *memory_, scale_of, handed_.shown()};
+      this->params(),
+      *memory_,
+      scale_of,
+      [this] { return mean_scale(); },
+      progress_};
   handover_ = options_.handover == GradHandover::kMainGrad
-                  ? make_main_grad_handover(parts, factors())
+                  ? make_main_grad_handover(parts)
                   : make_param_dtype_handover(parts);
   sparse_handover_ = make_sparse_handover(parts);
   make_buckets();
@@ -104,14 +107,6 @@ BucketedGradSync::~BucketedGradSync() = default;
 
 void BucketedGradSync::make_buckets() {
   buckets_ = std::make_unique<BucketQueue>(plan_, *memory_, options_);
-}
-
-// By parameter: its own mean's scale as a multiple of the common one.
-std::vector<double> BucketedGradSync::factors() const {
-  std::vector<double> factors;
-  for (int param = 0; param < static_cast<int>(params().size()); ++param)
-    factors.push_back(mean_scale_of(param) / mean_scale());
-  return factors;
 }
 
 // ---- during backward

@@ -19,7 +19,6 @@
 #include "brigade/data_parallel/grad_sync.h"
 #include "brigade/data_parallel/handover.h"
 #include "brigade/data_parallel/sparse_handover.h"
-#include "brigade/data_parallel/step_progress.h"
 
 namespace brigade {
 
@@ -120,14 +119,12 @@ class BucketedGradSync : public GradSync {
   std::vector<int64_t> agree_on_used();
   void adopt_observed_order();
   void make_buckets();
-  std::vector<double> factors() const;
   void throw_if_missing() const;
   [[noreturn]] void throw_ready_twice(int param) const;
 
   std::unique_ptr<Handover> handover_;
   std::unique_ptr<SparseHandover> sparse_handover_;  // null: none is sparse
   std::unique_ptr<BucketQueue> buckets_;
-  StepProgress progress_;
   BucketStepPtr bucket_step_;
   size_t followed_buckets_ = 0;  // in this step's backward, from the first on
   Follower follower_;

@@ -61,7 +61,8 @@ GradSync::GradSync(
           place_of_weights(options_),
           options_.sharding)),
       leaves_(*memory_),
-      handed_(options_, this->params(), *memory_) {
+      progress_(this->params()),
+      handed_(options_, *memory_, progress_) {
   follow_memory();
 }
 
@@ -200,7 +201,7 @@ void GradSync::gather_weights_after(
     std::function<void()> finish) {
   std::vector<bool> late_segments(segments().size());
   for (const int param : late)
-    late_segments[owned_parts()[static_cast<size_t>(param)].run] = true;
+    late_segments[params()[static_cast<size_t>(param)].owned.run] = true;
   gathered_->after_step(std::move(late_segments), std::move(finish));
 }
 
@@ -211,7 +212,7 @@ void GradSync::zero_main_grads() {
 }
 
 torch::Tensor GradSync::owned_main_grad(int param) const {
-  const RunPart& part = owned_parts()[static_cast<size_t>(param)];
+  const RunPart& part = params()[static_cast<size_t>(param)].owned;
   return segments()[part.run].owned_main_grad().narrow(
       0, part.offset, part.numel);
 }

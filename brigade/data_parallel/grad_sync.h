@@ -44,6 +44,7 @@
 #include "brigade/data_parallel/grad_sync_options.h"
 #include "brigade/data_parallel/handed_gradients.h"
 #include "brigade/data_parallel/owned_leaves.h"
+#include "brigade/data_parallel/step_progress.h"
 #include "brigade/data_parallel/uneven_inputs.h"
 #include "brigade/data_parallel/wrapped_params.h"
 #include "brigade/metrics/sync_report.h"
@@ -159,12 +160,8 @@ class GradSync {
   const FlatMemoryPtr& flat_memory() const { return memory_->flat_memory(); }
   // Clears every main_grad, padding included.
   void zero_main_grads();
-  // With sharding, what this rank owns of each parameter; else all of it. Runs
-  // are the owned ranges of segments().
-  const std::vector<RunPart>& owned_parts() const {
-    return memory_->owned_parts();
-  }
-  // The owned part of a parameter's main_grad, flat; empty: none of it.
+  // The owned part of a parameter's main_grad (Param::owned), flat; empty: none
+  // of it.
   torch::Tensor owned_main_grad(int param) const;
 
   // ---- weights of other ranks: see GatheredWeights. A backward over weights
@@ -181,7 +178,7 @@ class GradSync {
   void wait_for_weights() { gathered_->need_all(); }
   // Until then this weight may not be read.
   void wait_for_weight(int param) {
-    gathered_->need(owned_parts()[static_cast<size_t>(param)].run);
+    gathered_->need(params()[static_cast<size_t>(param)].owned.run);
   }
   // Sharding::kParameters: the weights, of which none can be read otherwise.
   // Null with any other sharding.
@@ -266,6 +263,7 @@ class GradSync {
   std::unique_ptr<ParamMemory> memory_;
   std::unique_ptr<GatheredWeights> gathered_;
   OwnedLeaves leaves_;
+  StepProgress progress_;
   HandedGradients handed_;
 
   Phase phase_ = Phase::kIdle;

@@ -11,7 +11,7 @@ namespace brigade {
 void HandedGradients::begin(double grad_scale) {
   std::vector<torch::Tensor> gradients;
   std::vector<torch::Tensor> weights;
-  for (const Param& param : params_)
+  for (const Param& param : progress_->params())
     weights.push_back(param.tensor);
   if (are_main_grads()) {
     const bool is_scaled_later = grad_scale != 1.0;
@@ -31,10 +31,10 @@ void HandedGradients::begin(double grad_scale) {
 }
 
 void HandedGradients::note_used() {
-  for (size_t i = 0; i < params_.size(); ++i) {
-    const torch::Tensor& grad = params_[i].tensor.grad();
+  for (size_t i = 0; i < progress_->params().size(); ++i) {
+    const torch::Tensor& grad = progress_->params()[i].tensor.grad();
     if (grad.defined())
-      shown_[i].note(grad);
+      progress_->of(static_cast<int>(i)).shown.note(grad);
   }
 }
 
@@ -87,7 +87,7 @@ int64_t HandedGradients::version_of_gradients() const {
 
 int64_t HandedGradients::version_of_shown() const {
   int64_t sum = 0;
-  for (const Param& param : params_) {
+  for (const Param& param : progress_->params()) {
     const torch::Tensor& grad = param.tensor.grad();
     if (grad.defined())
       sum += 1 + static_cast<int64_t>(grad._version());
@@ -99,7 +99,7 @@ int64_t HandedGradients::version_of_shown() const {
 bool HandedGradients::are_uncleared() const {
   return are_main_grads() && version_of_gradients() == gradients_version_ &&
          (divides_gradients(options_->sharding) ||
-          params_.front().tensor.grad().defined());
+          progress_->params().front().tensor.grad().defined());
 }
 
 void HandedGradients::throw_if_stepped_elsewhere() const {
@@ -134,8 +134,10 @@ void HandedGradients::begin_optimizer_step() {
   const bool is_watched = are_main_grads() && writes_.is_watching();
   bool is_changed = writes_.seen() == WriteWatch::Seen::kGradients;
   std::string name = "a parameter";
-  for (int i = 0; is_watched && i < static_cast<int>(params_.size()); ++i) {
-    const Param& param = params_[static_cast<size_t>(i)];
+  for (int i = 0;
+       is_watched && i < static_cast<int>(progress_->params().size());
+       ++i) {
+    const Param& param = progress_->params()[static_cast<size_t>(i)];
     const torch::Tensor& grad = param.tensor.grad();
     if (grad.defined() && is_same_memory(grad, memory_->main_grad(i)))
       continue;

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "brigade/data_parallel/grad_sync_options.h"
-#include "brigade/data_parallel/shown_gradient.h"
+#include "brigade/data_parallel/step_progress.h"
 #include "brigade/data_parallel/write_watch.h"
 #include "brigade/param/param_memory.h"
 
@@ -21,12 +21,9 @@ class HandedGradients {
   // What it is given outlives it.
   HandedGradients(
       const GradSyncOptions& options,
-      std::span<const Param> params,
-      const ParamMemory& memory)
-      : options_(&options),
-        params_(params),
-        memory_(&memory),
-        shown_(params.size()) {}
+      const ParamMemory& memory,
+      StepProgress& progress)
+      : options_(&options), memory_(&memory), progress_(&progress) {}
 
   // They are handed over. `grad_scale`: what an optimizer is to scale them with
   // (GradSync::grad_scale()).
@@ -44,9 +41,6 @@ class HandedGradients {
 
   // Whether an optimizer has stepped since begin().
   bool were_used() const;
-  // By parameter, .grad() as a step left it or an optimizer used it: written by
-  // those that hand gradients over, and read by the next step.
-  std::vector<ShownGradient>& shown() { return shown_; }
   // The same as were_used(), or whether .grad() was cleared or written since.
   // Never where all were stepped in backward.
   bool were_touched() const;
@@ -71,14 +65,13 @@ class HandedGradients {
   int64_t version_of_shown() const;
 
   const GradSyncOptions* options_;
-  std::span<const Param> params_;
   const ParamMemory* memory_;
-  std::vector<ShownGradient> shown_;
+  StepProgress* progress_;
   int64_t weights_version_ = 0;    // at begin()
   int64_t gradients_version_ = 0;  // the same; -1: there are none
   int64_t shown_version_ = 0;      // the same, of .grad()
   int64_t stepped_numel_ = 0;      // since begin()
-  // Since begin(), to the first step; goes first, as it writes shown_.
+  // Since begin(), to the first step.
   WriteWatch writes_;
 };
 

@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-#include "brigade/data_parallel/shown_gradient.h"
+#include "brigade/data_parallel/step_progress.h"
 #include "brigade/data_parallel/wrapped_params.h"
 #include "brigade/param/param_memory.h"
 
@@ -46,7 +46,9 @@ struct HandoverParts {
   // What a mean multiplies a parameter's sum over ranks with in this step; 1
   // for a sum.
   std::function<double(int param)> mean_scale_of;
-  std::vector<ShownGradient>& shown;  // HandedGradients::shown()
+  // The same of all ranks' parameters: the one scale of an optimizer.
+  std::function<double()> mean_scale;
+  StepProgress& progress;
 };
 
 class Handover {
@@ -93,15 +95,14 @@ class Handover {
     return params()[static_cast<size_t>(param)].tensor.mutable_grad();
   }
   // Its part of flat memory.
-  torch::Tensor& main_grad_of(int param) const {
+  const torch::Tensor& main_grad_of(int param) const {
     return memory().main_grad(param);
   }
   // See HandoverParts.
   double mean_scale_of(int param) const { return parts_.mean_scale_of(param); }
-  // See HandedGradients::shown().
-  ShownGradient& shown(int param) const {
-    return parts_.shown[static_cast<size_t>(param)];
-  }
+  double mean_scale() const { return parts_.mean_scale(); }
+  // How far the parameter is.
+  ParamStep& step_of(int param) const { return parts_.progress.of(param); }
 
  private:
   HandoverParts parts_;
@@ -110,11 +111,9 @@ class Handover {
 // GradHandover::kParamDtype: .grad in the parameter's dtype, the mean applied.
 std::unique_ptr<Handover> make_param_dtype_handover(HandoverParts parts);
 
-// GradHandover::kMainGrad: .grad is main_grad, unscaled. `factors`: by
-// parameter, what its gradient is multiplied with before it is reduced, where
-// the one scale of the optimizer is not that of the parameter's group.
-std::unique_ptr<Handover> make_main_grad_handover(
-    HandoverParts parts,
-    std::vector<double> factors);
+// GradHandover::kMainGrad: .grad is main_grad, unscaled. Where the one scale of
+// the optimizer is not that of the parameter's group, the gradient is multiplied
+// with the rest before it is reduced.
+std::unique_ptr<Handover> make_main_grad_handover(HandoverParts parts);
 
 }  // namespace brigade

@@ -11,8 +11,7 @@ namespace {
 // that autograd replaced: backward(create_graph) writes the sum elsewhere.
 class MainGradHandover : public Handover {
  public:
-  MainGradHandover(HandoverParts parts, std::vector<double> factors)
-      : Handover(std::move(parts)), factors_(std::move(factors)) {
+  explicit MainGradHandover(HandoverParts parts) : Handover(std::move(parts)) {
     MainGradHandover::follow_memory();
   }
 
@@ -90,13 +89,13 @@ class MainGradHandover : public Handover {
 
  private:
   double factor_of(int param) const {
-    return factors_[static_cast<size_t>(param)];
+    return mean_scale_of(param) / mean_scale();
   }
 
   // .grad is the step's sum wherever it is; undefined, it was cleared.
   void settle(int param) {
     torch::Tensor& grad = grad_of(param);
-    torch::Tensor& main_grad = main_grad_of(param);
+    const torch::Tensor& main_grad = main_grad_of(param);
     if (grad.defined() && is_same_memory(grad, main_grad))
       return;
     if (grad.defined())
@@ -106,7 +105,6 @@ class MainGradHandover : public Handover {
     grad = main_grad;
   }
 
-  std::vector<double> factors_;
   double given_scale_ = 1;  // of the optimizer
   bool has_fused_ = false;
   int64_t untouched_version_ = -1;
@@ -114,11 +112,8 @@ class MainGradHandover : public Handover {
 
 }  // namespace
 
-std::unique_ptr<Handover> make_main_grad_handover(
-    HandoverParts parts,
-    std::vector<double> factors) {
-  return std::make_unique<MainGradHandover>(
-      std::move(parts), std::move(factors));
+std::unique_ptr<Handover> make_main_grad_handover(HandoverParts parts) {
+  return std::make_unique<MainGradHandover>(std::move(parts));
 }
 
 }  // namespace brigade

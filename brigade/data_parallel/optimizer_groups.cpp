@@ -36,7 +36,7 @@ std::vector<RunPart> owned_parts_of(
     const FlatSegment& segment) {
   std::vector<RunPart> parts;
   for (const RunPart& slot : segment.slots) {
-    const RunPart& part = sync.owned_parts()[static_cast<size_t>(slot.param)];
+    const RunPart& part = sync.params()[static_cast<size_t>(slot.param)].owned;
     if (part.numel > 0)
       parts.push_back(part);
   }

@@ -26,9 +26,7 @@ bool is_rounded_from(
 class ParamDtypeHandover : public Handover {
  public:
   explicit ParamDtypeHandover(HandoverParts parts)
-      : Handover(std::move(parts)),
-        given_scales_(params().size()),
-        has_users_(params().size()) {}
+      : Handover(std::move(parts)) {}
 
   bool keep_share(int param, int ranks) override {
     const torch::Tensor& grad = grad_of(param);
@@ -36,13 +34,13 @@ class ParamDtypeHandover : public Handover {
       return false;
     // For the value in .grad.
     const double share = 1 / (mean_scale_of(param) * ranks);
-    torch::Tensor& main_grad = main_grad_of(param);
+    const torch::Tensor& main_grad = main_grad_of(param);
     if (!is_copied(param)) {
       if (share != 1.0)
         grad.detach().mul_(share);
       return true;
     }
-    const double given = given_scales_[static_cast<size_t>(param)];
+    const double given = step_of(param).given_scale;
     if (is_rounded_from(grad, main_grad * given))
       main_grad.mul_(given * share);
     else
@@ -53,16 +51,16 @@ class ParamDtypeHandover : public Handover {
 
   void before_accumulate(int param, GradPart part) override {
     torch::Tensor& grad = grad_of(param);
-    const auto i = static_cast<size_t>(param);
-    has_users_[i] =
-        part == GradPart::kFirst && shown(param).is_replaced_by(grad);
-    if (has_users_[i]) {
-      torch::Tensor& main_grad = main_grad_of(param);
+    ParamStep& step = step_of(param);
+    step.has_users =
+        part == GradPart::kFirst && step.shown.is_replaced_by(grad);
+    if (step.has_users) {
+      const torch::Tensor& main_grad = main_grad_of(param);
       if (!is_same_memory(grad, main_grad))
         main_grad.copy_(grad);
       grad = alias_of(main_grad);
     }
-    if ((part == GradPart::kFurther || has_users_[i]) && !is_copied(param))
+    if ((part == GradPart::kFurther || step.has_users) && !is_copied(param))
       return;  // AccumulateGrad adds to the alias
     if (part == GradPart::kFurther)
       adopt_changed_copy(param);
@@ -82,7 +80,7 @@ class ParamDtypeHandover : public Handover {
 
   void seal(int param) override {
     const torch::Tensor& grad = grad_of(param);
-    torch::Tensor& main_grad = main_grad_of(param);
+    const torch::Tensor& main_grad = main_grad_of(param);
     if (is_copied(param))
       adopt_changed_copy(param);
     else if (!grad.defined())
@@ -106,7 +104,7 @@ class ParamDtypeHandover : public Handover {
 
   void give(int param, GradUse use) override {
     const double mean_scale = mean_scale_of(param);
-    given_scales_[static_cast<size_t>(param)] = mean_scale;
+    step_of(param).given_scale = mean_scale;
     torch::Tensor& grad = grad_of(param);
     const torch::Tensor& main_grad = main_grad_of(param);
     if (use == GradUse::kUnused) {
@@ -120,7 +118,7 @@ class ParamDtypeHandover : public Handover {
       grad = alias_of(main_grad);
     }
     if (grad.defined())
-      shown(param).note(grad);
+      step_of(param).shown.note(grad);
   }
 
   void follow_memory() override {}
@@ -140,10 +138,10 @@ class ParamDtypeHandover : public Handover {
   // included.
   void receive(int param, GradPart part, double scale) {
     const torch::Tensor& grad = grad_of(param);
-    torch::Tensor& main_grad = main_grad_of(param);
-    const bool adds = (part == GradPart::kFurther ||
-                       has_users_[static_cast<size_t>(param)]) &&
-                      is_copied(param);
+    torch::Tensor main_grad = main_grad_of(param);
+    const bool adds =
+        (part == GradPart::kFurther || step_of(param).has_users) &&
+        is_copied(param);
     if (!grad.defined()) {
       if (!adds)
         main_grad.zero_();
@@ -170,22 +168,18 @@ class ParamDtypeHandover : public Handover {
     } else {
       grad = main_grad.to(dtype_of(param));
     }
-    shown(param).note(grad);
+    step_of(param).shown.note(grad);
   }
 
   // If the user changed the copy, it is what has accumulated.
   void adopt_changed_copy(int param) {
     const torch::Tensor& grad = grad_of(param);
-    torch::Tensor& main_grad = main_grad_of(param);
+    const torch::Tensor& main_grad = main_grad_of(param);
     if (!grad.defined())
       main_grad.zero_();
     else if (!is_rounded_from(grad, main_grad))
       main_grad.copy_(grad);
   }
-
-  std::vector<double> given_scales_;  // by parameter: of give()
-  // The same: the gradient to come is added to one that a user has made.
-  std::vector<bool> has_users_;
 };
 
 }  // namespace

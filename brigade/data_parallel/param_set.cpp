@@ -171,7 +171,7 @@ void ParamSet::fill(const Visit& fill) {
   });
   HeldUnit held(weights);
   for (size_t i = 0; i < params().size(); ++i) {
-    const RunPart& owned = sync_->owned_parts()[i];
+    const RunPart& owned = params()[i].owned;
     const FlatSegment& segment = sync_->segments()[owned.run];
     held.hold(segment.unit);
     Param param = detached(params()[i]);

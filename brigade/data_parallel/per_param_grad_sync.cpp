@@ -37,12 +37,12 @@ class PerParamGradSync : public GradSync {
 
  private:
   torch::Tensor& grad_of(size_t i) { return params()[i].tensor.mutable_grad(); }
-  torch::Tensor& sum_of(size_t i) { return memory_->main_grad(int(i)); }
+  torch::Tensor sum_of(size_t i) { return memory_->main_grad(int(i)); }
 
   // The sum becomes what .grad() is, whatever a user made of it.
   void take(size_t i) {
     torch::Tensor& grad = grad_of(i);
-    if (!is_main_grad_ && handed_.shown()[i].is_replaced_by(grad))
+    if (!is_main_grad_ && progress_.of(int(i)).shown.is_replaced_by(grad))
       has_gradient_[i] = 1;
     if (!grad.defined() || (!is_main_grad_ && has_gradient_[i] == 0))
       sum_of(i).zero_();
@@ -56,7 +56,7 @@ class PerParamGradSync : public GradSync {
   void show(size_t i) {
     const auto dtype = params()[i].dtype;
     grad_of(i) = is_main_grad_ ? sum_of(i) : sum_of(i).to(dtype, false, true);
-    handed_.shown()[i].note(grad_of(i));
+    progress_.of(int(i)).shown.note(grad_of(i));
   }
 
   void before_accumulate(size_t i) {

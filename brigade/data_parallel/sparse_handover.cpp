@@ -35,9 +35,6 @@ torch::Tensor padded(const torch::Tensor& rows, int64_t count) {
 
 }  // namespace
 
-SparseHandover::SparseHandover(HandoverParts parts)
-    : Handover(std::move(parts)), reduced_(params().size()) {}
-
 bool SparseHandover::keep_share(int param, int ranks) {
   torch::Tensor& grad = grad_of(param);
   if (grad.defined())
@@ -46,20 +43,20 @@ bool SparseHandover::keep_share(int param, int ranks) {
 }
 
 void SparseHandover::before_accumulate(int param, GradPart part) {
-  if (part == GradPart::kFirst && !shown(param).is_replaced_by(grad_of(param)))
+  if (part == GradPart::kFirst &&
+      !step_of(param).shown.is_replaced_by(grad_of(param)))
     grad_of(param).reset();
 }
 
 void SparseHandover::give(int param, GradUse use) {
-  auto reduced =
-      std::exchange(reduced_[static_cast<size_t>(param)], torch::Tensor());
+  auto reduced = std::exchange(step_of(param).reduced, torch::Tensor());
   if (use == GradUse::kUnused)
     reduced.reset();
   else if (const double scale = mean_scale_of(param); scale != 1.0)
     reduced.mul_(scale);
   grad_of(param) = reduced;
   if (reduced.defined())
-    shown(param).note(reduced);
+    step_of(param).shown.note(reduced);
 }
 
 void SparseHandover::drop() {
@@ -115,7 +112,7 @@ void SparseHandover::reduce_group(
     work->wait();
 
   for (int64_t i = 0; i < count; ++i) {
-    const auto param = static_cast<size_t>(sparse[static_cast<size_t>(i)]);
+    const int param = sparse[static_cast<size_t>(i)];
     const SparseRows& all = gathered[static_cast<size_t>(i)];
     std::vector<torch::Tensor> indices;
     std::vector<torch::Tensor> values;
@@ -124,11 +121,12 @@ void SparseHandover::reduce_group(
       indices.push_back(all.indices[rank].narrow(0, 0, rows));
       values.push_back(all.values[rank].narrow(0, 0, rows));
     }
-    reduced_[param] = torch::sparse_coo_tensor(
-                          torch::cat(indices).unsqueeze(0),
-                          torch::cat(values),
-                          params()[param].tensor.sizes())
-                          .coalesce();
+    step_of(param).reduced =
+        torch::sparse_coo_tensor(
+            torch::cat(indices).unsqueeze(0),
+            torch::cat(values),
+            params()[static_cast<size_t>(param)].tensor.sizes())
+            .coalesce();
   }
 }
 

@@ -22,7 +22,7 @@ namespace brigade {
 
 class SparseHandover : public Handover {
  public:
-  explicit SparseHandover(HandoverParts parts);
+  explicit SparseHandover(HandoverParts parts) : Handover(std::move(parts)) {}
 
   bool keep_share(int param, int ranks) override;
   void before_accumulate(int param, GradPart part) override;
@@ -43,8 +43,6 @@ class SparseHandover : public Handover {
 
  private:
   void reduce_group(const std::vector<int>& params, Communicator& group);
-
-  std::vector<torch::Tensor> reduced_;  // by parameter, until give()
 };
 
 // Null where no parameter has sparse gradients.

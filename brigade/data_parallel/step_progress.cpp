@@ -3,26 +3,27 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "brigade/base/error.h"
 
 namespace brigade {
 
 StepProgress::StepProgress(std::span<const Param> params)
-    : params_(params),
-      states_(params.size(), ReadyState::kNone),
-      reaches_(params.size(), 0) {}
+    : params_(params), steps_(params.size()) {}
 
 void StepProgress::reset() {
-  std::fill(states_.begin(), states_.end(), ReadyState::kNone);
-  std::fill(reaches_.begin(), reaches_.end(), 0);
+  for (ParamStep& step : steps_) {
+    step.state = ReadyState::kNone;
+    step.reaches = 0;
+  }
   ready_order_.clear();
 }
 
 void StepProgress::reopen() {
-  for (ReadyState& state : states_) {
-    if (state == ReadyState::kReady)
-      state = ReadyState::kAccumulated;
+  for (ParamStep& step : steps_) {
+    if (step.state == ReadyState::kReady)
+      step.state = ReadyState::kAccumulated;
   }
 }
 
@@ -37,34 +38,36 @@ std::vector<int64_t> StepProgress::complete_order() const {
 }
 
 std::vector<int64_t> StepProgress::used() const {
-  std::vector<int64_t> used(states_.size(), 0);
+  std::vector<int64_t> used(steps_.size(), 0);
   for (const int param : ready_order_)
     used[static_cast<size_t>(param)] = 1;
   return used;
 }
 
 bool StepProgress::all_have_gradients() const {
-  return std::find(states_.begin(), states_.end(), ReadyState::kNone) ==
-         states_.end();
+  return std::ranges::find(steps_, ReadyState::kNone, &ParamStep::state) ==
+         steps_.end();
 }
 
 bool StepProgress::count_reach(int param) {
-  const auto i = static_cast<size_t>(param);
-  ++reaches_[i];
-  return !expected_reaches_.empty() && reaches_[i] >= expected_reaches_[i];
+  ParamStep& step = of(param);
+  ++step.reaches;
+  return !is_first_step_ && step.reaches >= step.expected_reaches;
 }
 
 void StepProgress::expect_these_reaches() {
-  if (expected_reaches_.empty())
-    expected_reaches_ = reaches_;
+  if (!std::exchange(is_first_step_, false))
+    return;
+  for (ParamStep& step : steps_)
+    step.expected_reaches = step.reaches;
 }
 
 std::string StepProgress::names_of(ReadyState state) const {
   constexpr int kShown = 8;
   std::string names;
   int count = 0;
-  for (size_t i = 0; i < states_.size(); ++i) {
-    if (states_[i] != state || ++count > kShown)
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    if (steps_[i].state != state || ++count > kShown)
       continue;
     names += (count == 1 ? "" : ", ") + params_[i].name;
   }
@@ -73,7 +76,7 @@ std::string StepProgress::names_of(ReadyState state) const {
 
 void StepProgress::throw_if_missing() const {
   const auto missing =
-      std::count(states_.begin(), states_.end(), ReadyState::kNone);
+      std::ranges::count(steps_, ReadyState::kNone, &ParamStep::state);
   if (missing == 0)
     return;
   throw ConfigError(fmt::format(
@@ -81,7 +84,7 @@ void StepProgress::throw_if_missing() const {
       "Use them in the loss, freeze them before wrapping, or set "
       "missing_gradient = kZero",
       missing,
-      states_.size(),
+      steps_.size(),
       names_of(ReadyState::kNone)));
 }
 

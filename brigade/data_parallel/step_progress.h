@@ -1,6 +1,6 @@
 // How far the parameters are in one step: which have got gradients, how often
-// the step's last backward reached each, and the order in which they became
-// ready.
+// the step's last backward reached each, the order in which they became ready,
+// and what was handed over of each.
 //
 //   kNone --a backward--> kAccumulated, and kReady once it gets no more
 //
@@ -12,12 +12,28 @@
 #include <string>
 #include <vector>
 
-#include "brigade/data_parallel/wrapped_params.h"
+#include "brigade/data_parallel/shown_gradient.h"
+#include "brigade/param/param.h"
 
 namespace brigade {
 
 // How far one parameter is: see above.
 enum class ReadyState : uint8_t { kNone, kAccumulated, kReady };
+
+// One parameter in a step.
+struct ParamStep {
+  ReadyState state = ReadyState::kNone;
+  int reaches = 0;           // by the step's last backward
+  int expected_reaches = 0;  // by the first step's
+  // .grad() as a step left it or an optimizer used it, for the next one.
+  ShownGradient shown;
+
+  // ---- of its Handover
+  double given_scale = 1;  // what its sum was multiplied with to be given
+  // The gradient to come is added to one that a user has made.
+  bool has_users = false;
+  torch::Tensor reduced;  // SparseHandover: its sum, until it is given
+};
 
 class StepProgress {
  public:
@@ -29,12 +45,12 @@ class StepProgress {
 
   // See ReadyState.
   ReadyState state_of(int param) const {
-    return states_[static_cast<size_t>(param)];
+    return steps_[static_cast<size_t>(param)].state;
   }
   // A backward has reached the parameter, or it is ready.
-  void set(int param, ReadyState state) {
-    states_[static_cast<size_t>(param)] = state;
-  }
+  void set(int param, ReadyState state) { of(param).state = state; }
+  ParamStep& of(int param) { return steps_[static_cast<size_t>(param)]; }
+  std::span<const Param> params() const { return params_; }
   // kReady, as the next of the order.
   void make_ready(int param) {
     set(param, ReadyState::kReady);
@@ -55,12 +71,12 @@ class StepProgress {
   // By parameter: 1 if it became ready with a gradient.
   std::vector<int64_t> used() const;
   bool all_have_gradients() const;
-  bool all_are_ready() const { return ready_order_.size() == states_.size(); }
+  bool all_are_ready() const { return ready_order_.size() == steps_.size(); }
 
   // GraphReach::kAsInFirstStep: one more backward reached a parameter; whether
   // it was the last, as the first step tells. Never in the first step.
   bool count_reach(int param);
-  bool is_first_step() const { return expected_reaches_.empty(); }
+  bool is_first_step() const { return is_first_step_; }
   // The first step is over: its reaches are those of every step.
   void expect_these_reaches();
 
@@ -71,10 +87,9 @@ class StepProgress {
 
  private:
   std::span<const Param> params_;
-  std::vector<ReadyState> states_;
+  std::vector<ParamStep> steps_;  // by parameter
   std::vector<int> ready_order_;
-  std::vector<int> reaches_;           // by parameter, in this last backward
-  std::vector<int> expected_reaches_;  // of the first step; empty until then
+  bool is_first_step_ = true;
 };
 
 }  // namespace brigade

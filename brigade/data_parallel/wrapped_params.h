@@ -41,9 +41,7 @@ class WrappedParams {
   }
   // Those that have a place in flat memory: trainable(), and behind them the
   // frozen ones that share memory with no other tensor.
-  std::span<const Param> laid_out() const {
-    return {params_.data(), laid_out_};
-  }
+  std::span<Param> laid_out() { return {params_.data(), laid_out_}; }
   // Of trainable(); -1: not among them.
   int index_of(const torch::Tensor& param) const;
 

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "brigade/base/flat_range.h"
 #include "brigade/comm/communicator.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/model_spec/shard.h"
@@ -60,6 +61,12 @@ struct Param {
   ParamShard cut;
   // The last stage's copy of a tied embedding, which belongs to the first.
   bool is_copy_for_head = false;
+
+  // ---- in flat memory (ParamMemory), where it has a place there
+
+  torch::Tensor flat_weight;  // where its values are; undefined: anywhere
+  torch::Tensor main_grad;    // shaped as it; of sparse ones without elements
+  RunPart owned;              // what this rank owns, of segment `run`
 
   // What an optimizer and low-communication training keep, shaped as the
   // weight. Filled in where parameters are walked (ParamSet::visit(),

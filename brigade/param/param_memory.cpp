@@ -135,7 +135,7 @@ BucketPlan with_frozen(
 
 ParamMemory::ParamMemory(
     const BucketPlan& plan,
-    std::span<const Param> params,
+    std::span<Param> params,
     FlatWeights place,
     Sharding sharding)
     : params_(params),
@@ -185,7 +185,6 @@ void ParamMemory::add_segments(const BucketPlan& plan) {
 
 void ParamMemory::add_weights(const BucketPlan& plan) {
   const bool is_divided = sharding_ == Sharding::kParameters;
-  weights_.resize(params_.size());
   flat_weights_.clear();
   Flats flats = count_flats(plan.buckets);
   for (size_t b = 0; b < segments_.size(); ++b) {
@@ -202,13 +201,13 @@ void ParamMemory::add_weights(const BucketPlan& plan) {
     }
     segment.weight = flat.deal_out(planned.numel);
     for (const RunPart& slot : planned.slots) {
-      const auto i = static_cast<size_t>(slot.param);
-      if (params_[i].has_sparse_gradient)
+      Param& param = params_[static_cast<size_t>(slot.param)];
+      if (param.has_sparse_gradient)
         continue;
-      weights_[i] = segment.weight.narrow(0, slot.offset, slot.numel)
-                        .view(params_[i].tensor.sizes());
-      weights_[i].copy_(params_[i].tensor.detach());
-      params_[i].tensor.set_data(weights_[i]);
+      param.flat_weight = segment.weight.narrow(0, slot.offset, slot.numel)
+                              .view(param.tensor.sizes());
+      param.flat_weight.copy_(param.tensor.detach());
+      param.tensor.set_data(param.flat_weight);
     }
     if (!is_divided)
       continue;
@@ -222,8 +221,6 @@ void ParamMemory::add_weights(const BucketPlan& plan) {
 }
 
 void ParamMemory::add_gradients(const BucketPlan& plan) {
-  const auto before =
-      std::exchange(main_grads_, std::vector<torch::Tensor>(trained_));
   flat_grads_.clear();
   Flats flats = count_flats(std::span(plan.buckets).first(trained_segments_));
   for (size_t b = 0; b < trained_segments_; ++b) {
@@ -245,28 +242,29 @@ void ParamMemory::add_gradients(const BucketPlan& plan) {
       segment.grad_shard =
           torch::zeros({segment.owned.numel}, segment.main_grad.options());
     for (const RunPart& slot : planned.slots) {
-      const auto i = static_cast<size_t>(slot.param);
-      if (params_[i].has_sparse_gradient) {
-        main_grads_[i] = segment.main_grad.narrow(0, slot.offset, 0);
+      Param& param = params_[static_cast<size_t>(slot.param)];
+      if (param.has_sparse_gradient) {
+        param.main_grad = segment.main_grad.narrow(0, slot.offset, 0);
         continue;
       }
-      main_grads_[i] = segment.main_grad.narrow(0, slot.offset, slot.numel)
-                           .view(params_[i].tensor.sizes());
-      if (!before.empty())
-        main_grads_[i].copy_(before[i]);
+      const auto main_grad =
+          segment.main_grad.narrow(0, slot.offset, slot.numel)
+              .view(param.tensor.sizes());
+      if (layout_version_ > 0)  // the same contents as before
+        main_grad.copy_(param.main_grad);
+      param.main_grad = main_grad;
     }
   }
 }
 
 void ParamMemory::note_owned_parts() {
-  owned_parts_.assign(trained_, {});
   for (size_t s = 0; s < trained_segments_; ++s) {
     const FlatRange& owned = segments_[s].owned;
     for (const RunPart& slot : segments_[s].slots) {
       const int64_t begin = std::max(owned.begin, slot.offset);
       const int64_t end =
           std::min(owned.begin + owned.numel, slot.offset + slot.numel);
-      RunPart& part = owned_parts_[static_cast<size_t>(slot.param)];
+      RunPart& part = params_[static_cast<size_t>(slot.param)].owned;
       part = {.param = slot.param, .run = s};
       if (begin < end) {
         part.begin = begin - slot.offset;
@@ -295,43 +293,39 @@ torch::Tensor ParamMemory::main_grad_of(const torch::Tensor& owned) const {
       0, *segment.owned_offset(owned), owned.numel());
 }
 
-bool ParamMemory::is_replaced(size_t param) const {
-  return !is_same_memory(params_[param].tensor, weights_[param]) &&
-         !params_[param].is_replaced_by_copy();
+bool ParamMemory::is_replaced(const Param& param) {
+  return param.flat_weight.defined() &&
+         !is_same_memory(param.tensor, param.flat_weight) &&
+         !param.is_replaced_by_copy();
 }
 
 bool ParamMemory::are_replaced() const {
-  for (size_t i = 0; i < weights_.size(); ++i) {
-    if (is_replaced(i))
-      return true;
-  }
-  return false;
+  return std::any_of(params_.begin(), params_.end(), is_replaced);
 }
 
 void ParamMemory::take_back() {
   const torch::NoGradGuard no_grad;
   bool is_any_trained_new = false;
-  for (size_t i = 0; i < weights_.size(); ++i) {
-    torch::Tensor param = params_[i].tensor;
-    if (!is_replaced(i))
+  for (Param& param : params_) {
+    if (!is_replaced(param))
       continue;
     if (sharding_ == Sharding::kParameters) {
       throw ConfigError(fmt::format(
           "[data_parallel] '{}' was given other memory, but with sharding = "
           "parameters no rank holds it whole: load weights while a "
           "brigade::FullWeights lives",
-          params_[i].name));
+          param.name));
     }
-    if (param.sizes() != weights_[i].sizes() ||
-        param.scalar_type() != weights_[i].scalar_type()) {
+    if (param.tensor.sizes() != param.flat_weight.sizes() ||
+        param.tensor.scalar_type() != param.flat_weight.scalar_type()) {
       throw ConfigError(fmt::format(
           "[data_parallel] '{}' has another shape or dtype than when it was "
           "wrapped; load weights of the same module, or wrap again",
-          params_[i].name));
+          param.name));
     }
-    weights_[i].copy_(param.detach());
-    param.set_data(weights_[i]);
-    is_any_trained_new = is_any_trained_new || param.requires_grad();
+    param.flat_weight.copy_(param.tensor.detach());
+    param.tensor.set_data(param.flat_weight);
+    is_any_trained_new = is_any_trained_new || param.tensor.requires_grad();
   }
   if (is_any_trained_new)
     ++flat_memory_->weights_version;

@@ -96,14 +96,14 @@ using FlatMemoryPtr = std::shared_ptr<FlatMemory>;
 class ParamMemory {
  public:
   // `plan` of `params`, which outlive this object and of which those that train
-  // come first. With kMove holds their values and makes them views of it. All
+  // come first; each learns its place (Param::main_grad). With kMove holds their values and makes them views of it. All
   // buckets of one dtype (with sharding of weights of one dtype and unit) lie
   // side by side in one piece of memory: linear() makes one product of
   // neighbours. With kParameters what is not owned is released then. With
   // kLeaveAlone there is memory of gradients alone. Gradients are zero.
   ParamMemory(
       const BucketPlan& plan,
-      std::span<const Param> params,
+      std::span<Param> params,
       FlatWeights place,
       Sharding sharding);
 
@@ -125,9 +125,6 @@ class ParamMemory {
   // The segment of whose owned weights a tensor is a view; std::nullopt: there
   // is none.
   std::optional<size_t> segment_of(const torch::Tensor& owned) const;
-  // What this rank owns of each parameter that trains, which may be nothing;
-  // runs are the owned ranges of segments().
-  const std::vector<RunPart>& owned_parts() const { return owned_parts_; }
   // The groups of parameters are others than before. Without sharding.
   void follow_groups();
 
@@ -143,12 +140,9 @@ class ParamMemory {
   int64_t version_of_weights() const;
 
   // ---- gradients
-  // Shaped as the parameter; without elements where its gradients are sparse.
-  torch::Tensor& main_grad(int param) {
-    return main_grads_[static_cast<size_t>(param)];
-  }
+  // Of a parameter that trains: Param::main_grad.
   const torch::Tensor& main_grad(int param) const {
-    return main_grads_[static_cast<size_t>(param)];
+    return params_[static_cast<size_t>(param)].main_grad;
   }
   // Where those of such a view of owned weights are, flat; undefined: it is
   // none.
@@ -168,21 +162,18 @@ class ParamMemory {
   void add_weights(const BucketPlan& plan);
   void add_gradients(const BucketPlan& plan);
   void note_owned_parts();
-  bool is_replaced(size_t param) const;
+  static bool is_replaced(const Param& param);
 
-  std::span<const Param> params_;
+  std::span<Param> params_;
   size_t trained_;  // so many of params_
   FlatWeights place_;
   Sharding sharding_;
   std::vector<FlatSegment> segments_;  // by bucket
   size_t trained_segments_ = 0;        // so many of segments_
-  std::vector<RunPart> owned_parts_;   // by parameter that trains
   int64_t layout_version_ = 0;
   FlatMemoryPtr flat_memory_;
   std::vector<torch::Tensor> flat_weights_;  // by dtype and unit, kMove only
-  std::vector<torch::Tensor> weights_;       // by parameter, kMove only
   std::vector<torch::Tensor> flat_grads_;    // by dtype and unit
-  std::vector<torch::Tensor> main_grads_;    // by parameter that trains
 };
 
 }  // namespace brigade

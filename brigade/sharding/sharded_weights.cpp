@@ -44,9 +44,7 @@ int64_t ShardedWeights::Unit::bytes() const {
 ShardedWeights::ShardedWeights(
     const ParamMemory& memory,
     std::function<void(size_t segment)> before_gather)
-    : memory_(&memory),
-      before_gather_(std::move(before_gather)),
-      views_(memory.params().size()) {
+    : memory_(&memory), before_gather_(std::move(before_gather)) {
   const std::vector<FlatSegment>& segments = memory.all_segments();
   std::map<const void*, int64_t> numel_of_storage;
   for (const FlatSegment& segment : segments)
@@ -62,12 +60,9 @@ ShardedWeights::ShardedWeights(
       of.memory.push_back(
           whole_of(segment.weight, numel_of_storage.at(storage)));
     }
-    for (const RunPart& slot : segment.slots) {
-      const auto i = static_cast<size_t>(slot.param);
-      views_[i] = params()[i].tensor.detach();
-      if (of.first_param.empty())
-        of.first_param = params()[i].name;
-    }
+    if (of.first_param.empty())
+      of.first_param =
+          params()[static_cast<size_t>(segment.slots.front().param)].name;
   }
   accept_writes();
 }

@@ -90,10 +90,6 @@ class ShardedWeights {
 
   // The parameters, as ParamMemory has them.
   std::span<const Param> params() const { return memory_->params(); }
-  // Where a parameter's values are, shaped as it.
-  const torch::Tensor& view(int param) const {
-    return views_[static_cast<size_t>(param)];
-  }
   // The storages of all units, and each one's unit.
   std::vector<std::pair<const void*, int>> storages() const;
   // Whether it is the one in use.
@@ -143,7 +139,6 @@ class ShardedWeights {
   const ParamMemory* memory_;
   std::function<void(size_t segment)> before_gather_;
   std::vector<Unit> units_;
-  std::vector<torch::Tensor> views_;  // by parameter
   // Of params(), as accept_writes() saw them.
   std::vector<int64_t> written_versions_;
   int64_t kept_changes_ = 0;  // writes of keep_changes()

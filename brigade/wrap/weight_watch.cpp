@@ -213,9 +213,9 @@ void FullWeights::keep() {
         "before the step");
   }
   const torch::NoGradGuard no_grad;
-  for (size_t i = 0; i < weights->params().size(); ++i) {
-    torch::Tensor param = weights->params()[i].tensor;
-    const torch::Tensor& view = weights->view(static_cast<int>(i));
+  for (const Param& each : weights->params()) {
+    torch::Tensor param = each.tensor;
+    const torch::Tensor& view = each.flat_weight;
     // Other shapes and dtypes are reported by the next step.
     if (is_same_memory(param, view) || param.sizes() != view.sizes() ||
         param.scalar_type() != view.scalar_type())

@@ -188,7 +188,7 @@ TEST_P(ForeignSteps, OfTheUsersOwnAreRightOnceTheGradientsAreDropped) {
       {
         const torch::NoGradGuard no_grad;
         for (size_t i = 0; i < sync.params().size(); ++i) {
-          const RunPart& part = sync.owned_parts()[i];
+          const RunPart& part = sync.params()[i].owned;
           sync.segments()[part.run]
               .owned_weight()
               .narrow(0, part.offset, part.numel)

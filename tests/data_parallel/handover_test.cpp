@@ -11,12 +11,12 @@ namespace {
 // One parameter of three elements with its memory. AccumulateGrad is played by
 // receive().
 struct HandedOver {
-  HandedOver(torch::ScalarType dtype, FlatWeights place) {
-    params.push_back(
-        {.name = "w",
-         .tensor = torch::zeros({3}, dtype).requires_grad_(),
-         .group = {.ranks = testing::make_world_of_one()},
-         .dtype = dtype});
+  HandedOver(torch::ScalarType dtype, FlatWeights place)
+      : params{
+            {.name = "w",
+             .tensor = torch::zeros({3}, dtype).requires_grad_(),
+             .group = {.ranks = testing::make_world_of_one()},
+             .dtype = dtype}} {
     memory = std::make_unique<ParamMemory>(
         plan_buckets(bucket_params_of(params), std::vector<int>{0}, {}),
         params,
@@ -24,7 +24,12 @@ struct HandedOver {
         Sharding::kNone);
   }
   HandoverParts parts() {
-    return {params, *memory, [this](int) { return mean_scale; }, shown};
+    return {
+        params,
+        *memory,
+        [this](int) { return mean_scale; },
+        [this] { return mean_scale / factor; },
+        progress};
   }
   torch::Tensor& grad() { return params[0].tensor.mutable_grad(); }
   void receive(Handover& handover, double value, GradPart part) {
@@ -47,7 +52,8 @@ struct HandedOver {
   std::vector<Param> params;
   std::unique_ptr<ParamMemory> memory;
   double mean_scale = 0.5;
-  std::vector<ShownGradient> shown{1};
+  double factor = 1;  // of the parameter's own scale in the optimizer's
+  StepProgress progress{params};
 };
 
 class ParamDtype : public ::testing::TestWithParam<torch::ScalarType> {
@@ -110,7 +116,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(MainGradHandover, GradIsMainGradAtAllTimes) {
   HandedOver of(torch::kFloat, FlatWeights::kMove);
-  const auto handover = make_main_grad_handover(of.parts(), {1.0});
+  const auto handover = make_main_grad_handover(of.parts());
   EXPECT_TRUE(is_same_memory(of.grad(), of.memory->main_grad(0)));
   of.receive(*handover, 2, GradPart::kFirst);
   of.receive(*handover, 3, GradPart::kFurther);
@@ -123,7 +129,8 @@ TEST(MainGradHandover, GradIsMainGradAtAllTimes) {
 
 TEST(MainGradHandover, AGradientOfAnotherGroupIsScaledBeforeItIsReduced) {
   HandedOver of(torch::kFloat, FlatWeights::kMove);
-  const auto handover = make_main_grad_handover(of.parts(), {4.0});
+  of.factor = 4;
+  const auto handover = make_main_grad_handover(of.parts());
   of.receive(*handover, 2, GradPart::kFirst);
   EXPECT_EQ(of.main_grad(), 2);
   handover->seal(0);
@@ -132,7 +139,7 @@ TEST(MainGradHandover, AGradientOfAnotherGroupIsScaledBeforeItIsReduced) {
 
 TEST(MainGradHandover, AClearedGradientDropsWhatHasAccumulated) {
   HandedOver of(torch::kFloat, FlatWeights::kMove);
-  const auto handover = make_main_grad_handover(of.parts(), {1.0});
+  const auto handover = make_main_grad_handover(of.parts());
   of.receive(*handover, 2, GradPart::kFirst);
   of.grad().reset();
   EXPECT_EQ(handover->clearing(), GradClearing::kAll);

@@ -112,7 +112,7 @@ inline torch::Tensor gradient_of(GradSync& sync, int param) {
   const torch::Tensor& tensor = sync.params()[param].tensor;
   if (sync.options().handover == GradHandover::kParamDtype)
     return tensor.grad().to(torch::kDouble).reshape({-1});
-  const RunPart& part = sync.owned_parts()[param];
+  const RunPart& part = sync.params()[param].owned;
   auto whole = torch::zeros({sync.main_grad(param).numel()}, torch::kDouble);
   whole.narrow(0, part.begin, part.numel).copy_(sync.owned_main_grad(param));
   if (sync.options().sharding != Sharding::kNone)

@@ -181,10 +181,10 @@ TEST_P(ShardingTest, EachElementHasOneOwner) {
     Wrapped model(net, world, sharded(sharding));
     const AdamW optimizer = make_adamw(model.sync(), 0.0);
     const std::lock_guard lock(mutex);
-    const auto& parts = model.sync().owned_parts();
-    owned.resize(parts.size());
-    for (size_t i = 0; i < parts.size(); ++i)
-      owned[i] += parts[i].numel;
+    const auto params = model.sync().params();
+    owned.resize(params.size());
+    for (size_t i = 0; i < params.size(); ++i)
+      owned[i] += params[i].owned.numel;
     for (size_t i = 0; i < optimizer.groups().size(); ++i)
       state_numel += testing::state_of(optimizer, i, "exp_avg").numel();
     flat_numel = 0;
