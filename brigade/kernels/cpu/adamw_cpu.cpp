@@ -128,12 +128,8 @@ void step_all(const AdamWKernel<T>& p, int64_t begin, int64_t end) {
     step_rest(p, step, i, static_cast<size_t>(end - i));
 }
 
-void step_f32(const AdamWKernel<float>& p, int64_t b, int64_t e) {
-  step_all(p, b, e);
-}
-void step_bf16(const AdamWKernel<uint16_t>& p, int64_t b, int64_t e) {
-  step_all(p, b, e);
-}
+static constexpr auto& step_f32 = step_all<float>;
+static constexpr auto& step_bf16 = step_all<uint16_t>;
 
 // Squares in double: the largest float's square fits, so that only a value
 // that is not finite makes a sum that is not.
@@ -176,16 +172,9 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace brigade::ops {
-HWY_EXPORT(step_f32);
-HWY_EXPORT(step_bf16);
+BRIGADE_EXPORT_KERNEL(adamw_kernel, AdamWKernel, step);
 HWY_EXPORT(squares);
 
-void adamw_kernel(const AdamWKernel<float>& p, int64_t begin, int64_t end) {
-  HWY_DYNAMIC_DISPATCH(step_f32)(p, begin, end);
-}
-void adamw_kernel(const AdamWKernel<uint16_t>& p, int64_t begin, int64_t end) {
-  HWY_DYNAMIC_DISPATCH(step_bf16)(p, begin, end);
-}
 double sum_of_squares_kernel(const float* values, int64_t numel) {
   return HWY_DYNAMIC_DISPATCH(squares)(values, numel);
 }

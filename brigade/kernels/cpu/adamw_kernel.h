@@ -25,8 +25,8 @@ struct AdamWKernel {
   float step_size;  // lr / (1 - beta1^t)
 };
 
-void adamw_kernel(const AdamWKernel<float>&, int64_t begin, int64_t end);
-void adamw_kernel(const AdamWKernel<uint16_t>&, int64_t begin, int64_t end);
+template <typename T>
+void adamw_kernel(const AdamWKernel<T>&, int64_t begin, int64_t end);
 double sum_of_squares_kernel(const float* values, int64_t numel);
 
 }  // namespace brigade::ops

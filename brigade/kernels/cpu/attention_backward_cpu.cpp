@@ -428,12 +428,8 @@ void backward(const AttentionBackward<T>& args, int64_t group) {
   scatter(b.dvalues, {}, args.dv, args.wide_dv);
 }
 
-void backward_f32(const AttentionBackward<float>& p, int64_t group) {
-  backward(p, group);
-}
-void backward_bf16(const AttentionBackward<uint16_t>& p, int64_t group) {
-  backward(p, group);
-}
+static constexpr auto& backward_f32 = backward<float>;
+static constexpr auto& backward_bf16 = backward<uint16_t>;
 
 }  // namespace brigade::ops::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -28,33 +28,15 @@ void delta(const AttentionDelta<T>& p, int64_t begin, int64_t end) {
   }
 }
 
-void delta_f32(const AttentionDelta<float>& p, int64_t begin, int64_t end) {
-  delta(p, begin, end);
-}
-void delta_bf16(const AttentionDelta<uint16_t>& p, int64_t begin, int64_t end) {
-  delta(p, begin, end);
-}
+static constexpr auto& delta_f32 = delta<float>;
+static constexpr auto& delta_bf16 = delta<uint16_t>;
 
 }  // namespace brigade::ops::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace brigade::ops {
-HWY_EXPORT(delta_f32);
-HWY_EXPORT(delta_bf16);
-
-void attention_delta(
-    const AttentionDelta<float>& p,
-    int64_t begin,
-    int64_t end) {
-  HWY_DYNAMIC_DISPATCH(delta_f32)(p, begin, end);
-}
-void attention_delta(
-    const AttentionDelta<uint16_t>& p,
-    int64_t begin,
-    int64_t end) {
-  HWY_DYNAMIC_DISPATCH(delta_bf16)(p, begin, end);
-}
+BRIGADE_EXPORT_KERNEL(attention_delta, AttentionDelta, delta);
 
 }  // namespace brigade::ops
 #endif  // HWY_ONCE

@@ -323,12 +323,8 @@ void forward(const AttentionForward<T>& args, int64_t group) {
   }
 }
 
-void forward_f32(const AttentionForward<float>& p, int64_t group) {
-  forward(p, group);
-}
-void forward_bf16(const AttentionForward<uint16_t>& p, int64_t group) {
-  forward(p, group);
-}
+static constexpr auto& forward_f32 = forward<float>;
+static constexpr auto& forward_bf16 = forward<uint16_t>;
 
 }  // namespace brigade::ops::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

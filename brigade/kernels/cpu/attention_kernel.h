@@ -98,21 +98,12 @@ struct AttentionDelta {
 };
 
 // Tokens [begin, end) of all B * tokens, on the calling thread.
-void attention_delta(
-    const AttentionDelta<float>& p,
-    int64_t begin,
-    int64_t end);
-void attention_delta(
-    const AttentionDelta<uint16_t>& p,
-    int64_t begin,
-    int64_t end);
+template <typename T>
+void attention_delta(const AttentionDelta<T>& p, int64_t begin, int64_t end);
 
+template <typename T>
 void add_partial_gradient(
-    const AddPartialGradient<float>& p,
-    int64_t begin,
-    int64_t end);
-void add_partial_gradient(
-    const AddPartialGradient<uint16_t>& p,
+    const AddPartialGradient<T>& p,
     int64_t begin,
     int64_t end);
 

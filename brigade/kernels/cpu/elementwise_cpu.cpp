@@ -100,56 +100,21 @@ void rotate_rows(const Rotate<T>& p, int64_t begin, int64_t end) {
   }
 }
 
-using B = uint16_t;
-void forward_f32(const SwigluForward<float>& p, int64_t b, int64_t e) {
-  forward(p, b, e);
-}
-void forward_bf16(const SwigluForward<B>& p, int64_t b, int64_t e) {
-  forward(p, b, e);
-}
-void backward_f32(const SwigluBackward<float>& p, int64_t b, int64_t e) {
-  backward(p, b, e);
-}
-void backward_bf16(const SwigluBackward<B>& p, int64_t b, int64_t e) {
-  backward(p, b, e);
-}
-void rotate_f32(const Rotate<float>& p, int64_t b, int64_t e) {
-  rotate_rows(p, b, e);
-}
-void rotate_bf16(const Rotate<B>& p, int64_t b, int64_t e) {
-  rotate_rows(p, b, e);
-}
+static constexpr auto& forward_f32 = forward<float>;
+static constexpr auto& forward_bf16 = forward<uint16_t>;
+static constexpr auto& backward_f32 = backward<float>;
+static constexpr auto& backward_bf16 = backward<uint16_t>;
+static constexpr auto& rotate_f32 = rotate_rows<float>;
+static constexpr auto& rotate_bf16 = rotate_rows<uint16_t>;
 
 }  // namespace brigade::ops::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace brigade::ops {
-HWY_EXPORT(forward_f32);
-HWY_EXPORT(forward_bf16);
-HWY_EXPORT(backward_f32);
-HWY_EXPORT(backward_bf16);
-HWY_EXPORT(rotate_f32);
-HWY_EXPORT(rotate_bf16);
-
-void swiglu_forward(const SwigluForward<float>& p, int64_t b, int64_t e) {
-  HWY_DYNAMIC_DISPATCH(forward_f32)(p, b, e);
-}
-void swiglu_forward(const SwigluForward<uint16_t>& p, int64_t b, int64_t e) {
-  HWY_DYNAMIC_DISPATCH(forward_bf16)(p, b, e);
-}
-void swiglu_backward(const SwigluBackward<float>& p, int64_t b, int64_t e) {
-  HWY_DYNAMIC_DISPATCH(backward_f32)(p, b, e);
-}
-void swiglu_backward(const SwigluBackward<uint16_t>& p, int64_t b, int64_t e) {
-  HWY_DYNAMIC_DISPATCH(backward_bf16)(p, b, e);
-}
-void rotate(const Rotate<float>& p, int64_t b, int64_t e) {
-  HWY_DYNAMIC_DISPATCH(rotate_f32)(p, b, e);
-}
-void rotate(const Rotate<uint16_t>& p, int64_t b, int64_t e) {
-  HWY_DYNAMIC_DISPATCH(rotate_bf16)(p, b, e);
-}
+BRIGADE_EXPORT_KERNEL(swiglu_forward, SwigluForward, forward);
+BRIGADE_EXPORT_KERNEL(swiglu_backward, SwigluBackward, backward);
+BRIGADE_EXPORT_KERNEL(rotate, Rotate, rotate);
 
 }  // namespace brigade::ops
 #endif  // HWY_ONCE

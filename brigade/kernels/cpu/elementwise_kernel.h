@@ -55,14 +55,11 @@ struct Rotate {
   int64_t head_dim;
 };
 
-void swiglu_forward(const SwigluForward<float>&, int64_t begin, int64_t end);
-void swiglu_forward(const SwigluForward<uint16_t>&, int64_t begin, int64_t end);
-void swiglu_backward(const SwigluBackward<float>&, int64_t begin, int64_t end);
-void swiglu_backward(
-    const SwigluBackward<uint16_t>&,
-    int64_t begin,
-    int64_t end);
-void rotate(const Rotate<float>&, int64_t begin, int64_t end);
-void rotate(const Rotate<uint16_t>&, int64_t begin, int64_t end);
+template <typename T>
+void swiglu_forward(const SwigluForward<T>&, int64_t begin, int64_t end);
+template <typename T>
+void swiglu_backward(const SwigluBackward<T>&, int64_t begin, int64_t end);
+template <typename T>
+void rotate(const Rotate<T>&, int64_t begin, int64_t end);
 
 }  // namespace brigade::ops

@@ -66,59 +66,21 @@ void products(const ProductsOfPairs<T>& p, int64_t begin, int64_t end) {
   }
 }
 
-using B = uint16_t;
-void rows_f32(const RowsOfPairs<float>& p, int64_t b, int64_t e) {
-  rows(p, b, e);
-}
-void rows_bf16(const RowsOfPairs<B>& p, int64_t b, int64_t e) {
-  rows(p, b, e);
-}
-void sum_f32(const SumOfPairs<float>& p, int64_t b, int64_t e) {
-  sum(p, b, e);
-}
-void sum_bf16(const SumOfPairs<B>& p, int64_t b, int64_t e) {
-  sum(p, b, e);
-}
-void products_f32(const ProductsOfPairs<float>& p, int64_t b, int64_t e) {
-  products(p, b, e);
-}
-void products_bf16(const ProductsOfPairs<B>& p, int64_t b, int64_t e) {
-  products(p, b, e);
-}
+static constexpr auto& rows_f32 = rows<float>;
+static constexpr auto& rows_bf16 = rows<uint16_t>;
+static constexpr auto& sum_f32 = sum<float>;
+static constexpr auto& sum_bf16 = sum<uint16_t>;
+static constexpr auto& products_f32 = products<float>;
+static constexpr auto& products_bf16 = products<uint16_t>;
 
 }  // namespace brigade::ops::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace brigade::ops {
-HWY_EXPORT(rows_f32);
-HWY_EXPORT(rows_bf16);
-HWY_EXPORT(sum_f32);
-HWY_EXPORT(sum_bf16);
-HWY_EXPORT(products_f32);
-HWY_EXPORT(products_bf16);
-
-void rows_of_pairs(const RowsOfPairs<float>& p, int64_t b, int64_t e) {
-  HWY_DYNAMIC_DISPATCH(rows_f32)(p, b, e);
-}
-void rows_of_pairs(const RowsOfPairs<uint16_t>& p, int64_t b, int64_t e) {
-  HWY_DYNAMIC_DISPATCH(rows_bf16)(p, b, e);
-}
-void sum_of_pairs(const SumOfPairs<float>& p, int64_t b, int64_t e) {
-  HWY_DYNAMIC_DISPATCH(sum_f32)(p, b, e);
-}
-void sum_of_pairs(const SumOfPairs<uint16_t>& p, int64_t b, int64_t e) {
-  HWY_DYNAMIC_DISPATCH(sum_bf16)(p, b, e);
-}
-void products_of_pairs(const ProductsOfPairs<float>& p, int64_t b, int64_t e) {
-  HWY_DYNAMIC_DISPATCH(products_f32)(p, b, e);
-}
-void products_of_pairs(
-    const ProductsOfPairs<uint16_t>& p,
-    int64_t b,
-    int64_t e) {
-  HWY_DYNAMIC_DISPATCH(products_bf16)(p, b, e);
-}
+BRIGADE_EXPORT_KERNEL(rows_of_pairs, RowsOfPairs, rows);
+BRIGADE_EXPORT_KERNEL(sum_of_pairs, SumOfPairs, sum);
+BRIGADE_EXPORT_KERNEL(products_of_pairs, ProductsOfPairs, products);
 
 }  // namespace brigade::ops
 #endif  // HWY_ONCE

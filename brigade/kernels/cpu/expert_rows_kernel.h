@@ -33,17 +33,11 @@ struct ProductsOfPairs {
 };
 
 // Rows, tokens or tokens [begin, end), on the calling thread.
-void rows_of_pairs(const RowsOfPairs<float>&, int64_t begin, int64_t end);
-void rows_of_pairs(const RowsOfPairs<uint16_t>&, int64_t begin, int64_t end);
-void sum_of_pairs(const SumOfPairs<float>&, int64_t begin, int64_t end);
-void sum_of_pairs(const SumOfPairs<uint16_t>&, int64_t begin, int64_t end);
-void products_of_pairs(
-    const ProductsOfPairs<float>&,
-    int64_t begin,
-    int64_t end);
-void products_of_pairs(
-    const ProductsOfPairs<uint16_t>&,
-    int64_t begin,
-    int64_t end);
+template <typename T>
+void rows_of_pairs(const RowsOfPairs<T>&, int64_t begin, int64_t end);
+template <typename T>
+void sum_of_pairs(const SumOfPairs<T>&, int64_t begin, int64_t end);
+template <typename T>
+void products_of_pairs(const ProductsOfPairs<T>&, int64_t begin, int64_t end);
 
 }  // namespace brigade::ops

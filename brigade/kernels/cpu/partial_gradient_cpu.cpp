@@ -57,33 +57,15 @@ void add(const AddPartialGradient<T>& p, int64_t begin, int64_t end) {
   }
 }
 
-void add_f32(const AddPartialGradient<float>& p, int64_t b, int64_t e) {
-  add(p, b, e);
-}
-void add_bf16(const AddPartialGradient<uint16_t>& p, int64_t b, int64_t e) {
-  add(p, b, e);
-}
+static constexpr auto& add_f32 = add<float>;
+static constexpr auto& add_bf16 = add<uint16_t>;
 
 }  // namespace brigade::ops::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace brigade::ops {
-HWY_EXPORT(add_f32);
-HWY_EXPORT(add_bf16);
-
-void add_partial_gradient(
-    const AddPartialGradient<float>& p,
-    int64_t begin,
-    int64_t end) {
-  HWY_DYNAMIC_DISPATCH(add_f32)(p, begin, end);
-}
-void add_partial_gradient(
-    const AddPartialGradient<uint16_t>& p,
-    int64_t begin,
-    int64_t end) {
-  HWY_DYNAMIC_DISPATCH(add_bf16)(p, begin, end);
-}
+BRIGADE_EXPORT_KERNEL(add_partial_gradient, AddPartialGradient, add);
 
 }  // namespace brigade::ops
 #endif  // HWY_ONCE

@@ -79,53 +79,18 @@ void backward(const RmsNormBackward<T>& p, int64_t begin, int64_t end) {
   }
 }
 
-void forward_f32(const RmsNormForward<float>& p, int64_t b, int64_t e) {
-  forward(p, b, e);
-}
-void forward_bf16(const RmsNormForward<uint16_t>& p, int64_t b, int64_t e) {
-  forward(p, b, e);
-}
-void backward_f32(const RmsNormBackward<float>& p, int64_t b, int64_t e) {
-  backward(p, b, e);
-}
-void backward_bf16(const RmsNormBackward<uint16_t>& p, int64_t b, int64_t e) {
-  backward(p, b, e);
-}
+static constexpr auto& forward_f32 = forward<float>;
+static constexpr auto& forward_bf16 = forward<uint16_t>;
+static constexpr auto& backward_f32 = backward<float>;
+static constexpr auto& backward_bf16 = backward<uint16_t>;
 
 }  // namespace brigade::ops::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace brigade::ops {
-HWY_EXPORT(forward_f32);
-HWY_EXPORT(forward_bf16);
-HWY_EXPORT(backward_f32);
-HWY_EXPORT(backward_bf16);
-
-void rms_norm_forward(
-    const RmsNormForward<float>& p,
-    int64_t begin,
-    int64_t end) {
-  HWY_DYNAMIC_DISPATCH(forward_f32)(p, begin, end);
-}
-void rms_norm_forward(
-    const RmsNormForward<uint16_t>& p,
-    int64_t begin,
-    int64_t end) {
-  HWY_DYNAMIC_DISPATCH(forward_bf16)(p, begin, end);
-}
-void rms_norm_backward(
-    const RmsNormBackward<float>& p,
-    int64_t begin,
-    int64_t end) {
-  HWY_DYNAMIC_DISPATCH(backward_f32)(p, begin, end);
-}
-void rms_norm_backward(
-    const RmsNormBackward<uint16_t>& p,
-    int64_t begin,
-    int64_t end) {
-  HWY_DYNAMIC_DISPATCH(backward_bf16)(p, begin, end);
-}
+BRIGADE_EXPORT_KERNEL(rms_norm_forward, RmsNormForward, forward);
+BRIGADE_EXPORT_KERNEL(rms_norm_backward, RmsNormBackward, backward);
 
 }  // namespace brigade::ops
 #endif  // HWY_ONCE

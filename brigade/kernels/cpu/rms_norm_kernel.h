@@ -40,18 +40,9 @@ struct RmsNormBackward {
 };
 
 // Rows [begin, end) on the calling thread.
-void rms_norm_forward(const RmsNormForward<float>&, int64_t begin, int64_t end);
-void rms_norm_forward(
-    const RmsNormForward<uint16_t>&,
-    int64_t begin,
-    int64_t end);
-void rms_norm_backward(
-    const RmsNormBackward<float>&,
-    int64_t begin,
-    int64_t end);
-void rms_norm_backward(
-    const RmsNormBackward<uint16_t>&,
-    int64_t begin,
-    int64_t end);
+template <typename T>
+void rms_norm_forward(const RmsNormForward<T>&, int64_t begin, int64_t end);
+template <typename T>
+void rms_norm_backward(const RmsNormBackward<T>&, int64_t begin, int64_t end);
 
 }  // namespace brigade::ops

@@ -22,7 +22,7 @@ struct RowProduct {
 
 // The columns [begin, end), each element rounded once. One does not depend on
 // those beside it: on the rows, or on how the columns are divided.
-void row_product(const RowProduct<float>& p, int64_t begin, int64_t end);
-void row_product(const RowProduct<uint16_t>& p, int64_t begin, int64_t end);
+template <typename T>
+void row_product(const RowProduct<T>& p, int64_t begin, int64_t end);
 
 }  // namespace brigade::ops

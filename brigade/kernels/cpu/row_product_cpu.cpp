@@ -157,27 +157,15 @@ void multiply(const RowProduct<T>& p, int64_t begin, int64_t end) {
   }
 }
 
-void row_product_f32(const RowProduct<float>& p, int64_t b, int64_t e) {
-  multiply(p, b, e);
-}
-void row_product_bf16(const RowProduct<uint16_t>& p, int64_t b, int64_t e) {
-  multiply(p, b, e);
-}
+static constexpr auto& row_product_f32 = multiply<float>;
+static constexpr auto& row_product_bf16 = multiply<uint16_t>;
 
 }  // namespace brigade::ops::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace brigade::ops {
-HWY_EXPORT(row_product_f32);
-HWY_EXPORT(row_product_bf16);
-
-void row_product(const RowProduct<float>& p, int64_t begin, int64_t end) {
-  HWY_DYNAMIC_DISPATCH(row_product_f32)(p, begin, end);
-}
-void row_product(const RowProduct<uint16_t>& p, int64_t begin, int64_t end) {
-  HWY_DYNAMIC_DISPATCH(row_product_bf16)(p, begin, end);
-}
+BRIGADE_EXPORT_KERNEL(row_product, RowProduct, row_product);
 
 }  // namespace brigade::ops
 #endif  // HWY_ONCE

@@ -210,4 +210,23 @@ HWY_INLINE VF fast_exp2(VF x) {
 }  // namespace brigade::ops::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
+#if HWY_ONCE
+// Defines the function template kernel(const Parameters<T>&, int64_t begin,
+// int64_t end) for float and uint16_t: it calls simd_f32 or simd_bf16 of the
+// processor's best target. A macro, because Highway makes a table's name of the
+// function's.
+#define BRIGADE_EXPORT_KERNEL(kernel, Parameters, simd)             \
+  HWY_EXPORT(simd##_f32);                                           \
+  HWY_EXPORT(simd##_bf16);                                          \
+  template <typename T>                                             \
+  void kernel(const Parameters<T>& p, int64_t begin, int64_t end) { \
+    if constexpr (sizeof(T) == sizeof(float))                       \
+      HWY_DYNAMIC_DISPATCH(simd##_f32)(p, begin, end);              \
+    else                                                            \
+      HWY_DYNAMIC_DISPATCH(simd##_bf16)(p, begin, end);             \
+  }                                                                 \
+  template void kernel(const Parameters<float>&, int64_t, int64_t); \
+  template void kernel(const Parameters<uint16_t>&, int64_t, int64_t)
+#endif  // HWY_ONCE
+
 #endif  // per target

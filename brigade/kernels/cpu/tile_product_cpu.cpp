@@ -103,7 +103,7 @@ HWY_INLINE void block(
 }
 
 template <typename T>
-HWY_INLINE void product(const TileProduct<T>& p) {
+void product(const TileProduct<T>& p) {
   // Two vectors at a time; on the narrowest targets they are 8 columns.
   constexpr int64_t kLanes = HWY_LANES(float);
   constexpr int64_t kGroup = 4 / sizeof(T);
@@ -124,12 +124,8 @@ HWY_INLINE void product(const TileProduct<T>& p) {
   }
 }
 
-void product_f32(const TileProduct<float>& p) {
-  product(p);
-}
-void product_bf16(const TileProduct<uint16_t>& p) {
-  product(p);
-}
+static constexpr auto& product_f32 = product<float>;
+static constexpr auto& product_bf16 = product<uint16_t>;
 
 const char* target_name() {
   return hwy::TargetName(HWY_TARGET);
