@@ -46,6 +46,12 @@ NodePtr make_node(Arguments&&... arguments) {
 // libtorch has no such operation for the operands' device. libtorch's are found
 // by their arguments, which is why all of these are templates.
 
+// In such a template: if this libtorch has the function, calls it and executes
+// the block that follows with its result. A macro, so that the call stands once.
+#define BRIGADE_IF_DECLARED(result, ...)   \
+  if constexpr (requires { __VA_ARGS__; }) \
+    if (auto result = __VA_ARGS__; true)
+
 // libtorch's sdp::SDPBackend, of those that are used here.
 constexpr int64_t kFlashBackend = 1;
 constexpr int64_t kCudnnBackend = 3;
@@ -53,11 +59,11 @@ constexpr int64_t kCudnnBackend = 3;
 // Which backend libtorch would take for these on CUDA; -1: it does not say.
 template <typename T>
 int64_t attention_backend(const T& q, const T& k, const T& v) {
-  if constexpr (requires {
-                  _fused_sdp_choice(q, k, v, {}, 0.0, false, 1.0, true);
-                }) {
-    if (q.is_cuda())
-      return _fused_sdp_choice(q, k, v, {}, 0.0, false, 1.0, true);
+  if (!q.is_cuda())
+    return -1;
+  BRIGADE_IF_DECLARED(
+      backend, _fused_sdp_choice(q, k, v, {}, 0.0, false, 1.0, true)) {
+    return backend;
   }
   return -1;
 }
@@ -95,33 +101,27 @@ std::optional<FlashResult<T>> flash_attention(
     bool is_causal,
     double scale) {
   if (q.is_cpu()) {
-    if constexpr (requires {
-                    _scaled_dot_product_flash_attention_for_cpu(
-                        q, k, v, 0.0, is_causal, {}, scale);
-                  }) {
-      const auto [out, lse] = _scaled_dot_product_flash_attention_for_cpu(
-          q, k, v, 0.0, is_causal, {}, scale);
-      return FlashResult<T>{out, lse};
+    BRIGADE_IF_DECLARED(
+        all,
+        _scaled_dot_product_flash_attention_for_cpu(
+            q, k, v, 0.0, is_causal, {}, scale)) {
+      return FlashResult<T>{std::get<0>(all), std::get<1>(all)};
     }
     return std::nullopt;
   }
   // On Hopper cuDNN's takes two thirds of flash's time.
-  if constexpr (requires {
-                  _scaled_dot_product_cudnn_attention(
-                      q, k, v, {}, true, 0.0, is_causal, false, scale);
-                }) {
-    if (attention_backend(q, k, v) == kCudnnBackend) {
-      const auto all = _scaled_dot_product_cudnn_attention(
-          q, k, v, {}, true, 0.0, is_causal, false, scale);
+  if (attention_backend(q, k, v) == kCudnnBackend) {
+    BRIGADE_IF_DECLARED(
+        all,
+        _scaled_dot_product_cudnn_attention(
+            q, k, v, {}, true, 0.0, is_causal, false, scale)) {
       return FlashResult<T>{std::get<0>(all), std::get<1>(all).squeeze(-1)};
     }
   }
-  if constexpr (requires {
-                  _scaled_dot_product_flash_attention(
-                      q, k, v, 0.0, is_causal, false, scale);
-                }) {
-    const auto all = _scaled_dot_product_flash_attention(
-        q, k, v, 0.0, is_causal, false, scale);
+  BRIGADE_IF_DECLARED(
+      all,
+      _scaled_dot_product_flash_attention(
+          q, k, v, 0.0, is_causal, false, scale)) {
     return FlashResult<T>{std::get<0>(all), std::get<1>(all)};
   }
   return std::nullopt;
@@ -152,42 +152,26 @@ std::optional<FlashGradients<T>> cudnn_attention_backward(
   const T lse = whole.lse.unsqueeze(-1);
   const T none;
   const T state = no_dropout(lse);
-  if constexpr (requires {
-                  _scaled_dot_product_cudnn_attention_backward(
-                      dout,
-                      q,
-                      k,
-                      v,
-                      out,
-                      lse,
-                      state,
-                      state,
-                      none,
-                      none,
-                      none,
-                      q.size(2),
-                      k.size(2),
-                      0.0,
-                      is_causal,
-                      scale);
-                }) {
-    const auto [dq, dk, dv] = _scaled_dot_product_cudnn_attention_backward(
-        dout,
-        q,
-        k,
-        v,
-        out,
-        lse,
-        state,
-        state,
-        none,
-        none,
-        none,
-        q.size(2),
-        k.size(2),
-        0.0,
-        is_causal,
-        scale);
+  BRIGADE_IF_DECLARED(
+      all,
+      _scaled_dot_product_cudnn_attention_backward(
+          dout,
+          q,
+          k,
+          v,
+          out,
+          lse,
+          state,
+          state,
+          none,
+          none,
+          none,
+          q.size(2),
+          k.size(2),
+          0.0,
+          is_causal,
+          scale)) {
+    const auto [dq, dk, dv] = all;
     return FlashGradients<T>{dq, dk, dv};
   }
   return std::nullopt;
@@ -208,13 +192,11 @@ std::optional<FlashGradients<T>> flash_attention_backward(
   const T& out = whole.out;
   const T& lse = whole.lse;
   if (q.is_cpu()) {
-    if constexpr (requires {
-                    _scaled_dot_product_flash_attention_for_cpu_backward(
-                        dout, q, k, v, out, lse, 0.0, is_causal, {}, scale);
-                  }) {
-      const auto [dq, dk, dv] =
-          _scaled_dot_product_flash_attention_for_cpu_backward(
-              dout, q, k, v, out, lse, 0.0, is_causal, {}, scale);
+    BRIGADE_IF_DECLARED(
+        all,
+        _scaled_dot_product_flash_attention_for_cpu_backward(
+            dout, q, k, v, out, lse, 0.0, is_causal, {}, scale)) {
+      const auto [dq, dk, dv] = all;
       return FlashGradients<T>{dq, dk, dv};
     }
     return std::nullopt;
@@ -226,40 +208,25 @@ std::optional<FlashGradients<T>> flash_attention_backward(
   }
   const T none;
   const T state = no_dropout(lse);
-  if constexpr (requires {
-                  _scaled_dot_product_flash_attention_backward(
-                      dout,
-                      q,
-                      k,
-                      v,
-                      out,
-                      lse,
-                      none,
-                      none,
-                      q.size(2),
-                      k.size(2),
-                      0.0,
-                      is_causal,
-                      none,
-                      none,
-                      scale);
-                }) {
-    const auto [dq, dk, dv] = _scaled_dot_product_flash_attention_backward(
-        dout,
-        q,
-        k,
-        v,
-        out,
-        lse,
-        none,
-        none,
-        q.size(2),
-        k.size(2),
-        0.0,
-        is_causal,
-        state,
-        state,
-        scale);
+  BRIGADE_IF_DECLARED(
+      all,
+      _scaled_dot_product_flash_attention_backward(
+          dout,
+          q,
+          k,
+          v,
+          out,
+          lse,
+          none,
+          none,
+          q.size(2),
+          k.size(2),
+          0.0,
+          is_causal,
+          state,
+          state,
+          scale)) {
+    const auto [dq, dk, dv] = all;
     return FlashGradients<T>{dq, dk, dv};
   }
   return std::nullopt;
@@ -284,36 +251,22 @@ std::optional<FlashResult<T>> ragged_flash_attention(
     const T& v,
     const RaggedSequences<T>& of) {
   const T& bounds = of.bounds;
-  if constexpr (requires {
-                  _flash_attention_forward(
-                      q,
-                      k,
-                      v,
-                      bounds,
-                      bounds,
-                      of.longest,
-                      of.longest,
-                      0.0,
-                      true,
-                      false,
-                      of.scale,
-                      of.window_left,
-                      of.window_left);
-                }) {
-    const auto all = _flash_attention_forward(
-        q,
-        k,
-        v,
-        bounds,
-        bounds,
-        of.longest,
-        of.longest,
-        0.0,
-        /*is_causal=*/true,
-        /*return_debug_mask=*/false,
-        of.scale,
-        of.window_left,
-        of.window_left ? std::optional<int64_t>(0) : std::nullopt);
+  BRIGADE_IF_DECLARED(
+      all,
+      _flash_attention_forward(
+          q,
+          k,
+          v,
+          bounds,
+          bounds,
+          of.longest,
+          of.longest,
+          0.0,
+          /*is_causal=*/true,
+          /*return_debug_mask=*/false,
+          of.scale,
+          of.window_left,
+          of.window_left ? std::optional<int64_t>(0) : std::nullopt)) {
     // Versions before 2.5 pad it to the longest sequence.
     if (std::get<1>(all).dim() == 2)
       return FlashResult<T>{std::get<0>(all), std::get<1>(all)};
@@ -334,44 +287,27 @@ std::optional<FlashGradients<T>> ragged_flash_attention_backward(
   const T& lse = whole.lse;
   const T& bounds = of.bounds;
   const T state = no_dropout(lse);
-  if constexpr (requires {
-                  _flash_attention_backward(
-                      dout,
-                      q,
-                      k,
-                      v,
-                      out,
-                      lse,
-                      bounds,
-                      bounds,
-                      of.longest,
-                      of.longest,
-                      0.0,
-                      true,
-                      state,
-                      state,
-                      of.scale,
-                      of.window_left,
-                      of.window_left);
-                }) {
-    const auto [dq, dk, dv] = _flash_attention_backward(
-        dout,
-        q,
-        k,
-        v,
-        out,
-        lse,
-        bounds,
-        bounds,
-        of.longest,
-        of.longest,
-        0.0,
-        /*is_causal=*/true,
-        state,
-        state,
-        of.scale,
-        of.window_left,
-        of.window_left ? std::optional<int64_t>(0) : std::nullopt);
+  BRIGADE_IF_DECLARED(
+      all,
+      _flash_attention_backward(
+          dout,
+          q,
+          k,
+          v,
+          out,
+          lse,
+          bounds,
+          bounds,
+          of.longest,
+          of.longest,
+          0.0,
+          /*is_causal=*/true,
+          state,
+          state,
+          of.scale,
+          of.window_left,
+          of.window_left ? std::optional<int64_t>(0) : std::nullopt)) {
+    const auto [dq, dk, dv] = all;
     return FlashGradients<T>{dq, dk, dv};
   }
   return std::nullopt;
@@ -445,10 +381,8 @@ struct FusedNorm {
 template <typename T>
 std::optional<FusedNorm<T>>
 fused_rms_norm(const T& x, const T& weight, double eps) {
-  if constexpr (requires { _fused_rms_norm(x, {1}, weight, eps); }) {
-    const auto [normed, rstd] =
-        _fused_rms_norm(x, {weight.size(0)}, weight, eps);
-    return FusedNorm<T>{normed, rstd};
+  BRIGADE_IF_DECLARED(all, _fused_rms_norm(x, {weight.size(0)}, weight, eps)) {
+    return FusedNorm<T>{std::get<0>(all), std::get<1>(all)};
   }
   return std::nullopt;
 }
@@ -465,9 +399,10 @@ bool is_narrow_on_cuda(const T& a, const T& b) {
 // a b in float32, unrounded.
 template <typename T>
 std::optional<T> product_in_float32(const T& a, const T& b) {
-  if constexpr (requires { mm(a, b, torch::kFloat); }) {
-    if (is_narrow_on_cuda(a, b))
-      return mm(a, b, torch::kFloat);
+  if (!is_narrow_on_cuda(a, b))
+    return std::nullopt;
+  BRIGADE_IF_DECLARED(product, mm(a, b, torch::kFloat)) {
+    return product;
   }
   return std::nullopt;
 }
