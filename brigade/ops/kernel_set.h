@@ -5,12 +5,12 @@
 //   cpu_kernels()   brigade/kernels/cpu: bf16 and float32 tensors on the CPU,
 //                   with vector instructions, oneDNN and AMX
 //   aten_kernels()  brigade/kernels/aten: ATen calls alone, on any device, of
-//                   any floating-point dtype
+//                   any floating-point dtype; KernelSet's own functions
 //   cuda_kernels()  brigade/kernels/cuda: ATen's products, and kernels of our
 //                   own for bf16 and float32 on NVIDIA's GPUs
 //
-// A further device is a further set: it implements this interface, and
-// choose_kernels() learns when to take it.
+// A further device is a further set: it overrides the functions that it has
+// kernels for, and choose_kernels() learns when to take it.
 //
 // Life: a set has no state that a caller can see and lives as long as the
 // program. Any thread may call it. All functions run outside autograd (under
@@ -196,36 +196,34 @@ class KernelSet {
   // Whether it computes on tensors of this device and dtype.
   virtual bool takes(torch::Device device, torch::ScalarType dtype) const = 0;
 
-  virtual RmsNormResult rms_norm(const RmsNormInputs& inputs) const = 0;
+  virtual RmsNormResult rms_norm(const RmsNormInputs& inputs) const;
   // Returns the gradient of x (and of the residual), [.., C].
-  virtual Tensor rms_norm_backward(
-      const RmsNormBackwardInputs& inputs) const = 0;
+  virtual Tensor rms_norm_backward(const RmsNormBackwardInputs& inputs) const;
 
   // silu(gate) * up, [.., F], contiguous.
-  virtual Tensor swiglu(const Tensor& gate, const Tensor& up) const = 0;
-  virtual void swiglu_backward(const SwigluBackwardInputs& inputs) const = 0;
+  virtual Tensor swiglu(const Tensor& gate, const Tensor& up) const;
+  virtual void swiglu_backward(const SwigluBackwardInputs& inputs) const;
 
-  virtual void rotate(const RotateInputs& inputs) const = 0;
+  virtual void rotate(const RotateInputs& inputs) const;
 
   // As attention_forward_onto() and attention_backward_into() of attention.h.
   virtual void attention(
       const AttentionResult& into,
       const AttentionResult& so_far,
       const AttentionOperands& operands,
-      const AttentionOptions& options) const = 0;
+      const AttentionOptions& options) const;
   virtual void attention_backward(
       const AttentionGradients& into,
       const QueryGradientPart& dq_so_far,
       const AttentionBackwardInputs& inputs,
-      const AttentionOptions& options) const = 0;
+      const AttentionOptions& options) const;
   // sum over D of dout * out: [B, T, H, D] twice to wide [B, H, T].
-  virtual Tensor attention_delta(const Tensor& dout, const Tensor& out)
-      const = 0;
+  virtual Tensor attention_delta(const Tensor& dout, const Tensor& out) const;
   // sum += other, rotated back where there is a table, rounded once.
   virtual void add_partial_gradient(
       Tensor sum,
       const Tensor& other,
-      const std::optional<RotaryTable>& table) const = 0;
+      const std::optional<RotaryTable>& table) const;
 
   // The products of linears, on rows: [M, n] with a dense last dim.
   // y [M, out] = x [M, in] weight^T (+ bias).
@@ -233,12 +231,12 @@ class KernelSet {
       Tensor y,
       const Tensor& x,
       const Tensor& weight,
-      const Tensor& bias) const = 0;
+      const Tensor& bias) const;
   // input_grad [M, in] = output_grad [M, out] weight.
   virtual void linear_input_grad(
       Tensor input_grad,
       const Tensor& output_grad,
-      const Tensor& weight) const = 0;
+      const Tensor& weight) const;
   // The same of several weights with rows of their own, any number of rows
   // each: y of each is written, or from y as output_grad its x as input_grad.
   virtual void linears(const std::vector<LinearOperands>& each) const;
@@ -248,78 +246,75 @@ class KernelSet {
   virtual void linear_weight_grad(
       Tensor weight_grad,
       const Tensor& output_grad,
-      const Tensor& x) const = 0;
+      const Tensor& x) const;
   // c [M, N] = or += a [M, K] b [K, N]; c is wide or of the operands' dtype.
   virtual void multiply(
       Tensor c,
       const Tensor& a,
       const Tensor& b,
-      Destination destination) const = 0;
+      Destination destination) const;
 
   // y [M, N] = alpha a b + beta c, rounded once; y is none of them.
   virtual void add_product(Tensor y, const AddedProduct& product) const;
 
   // Rows of weight [V, C] by id: int64 [..] to [.., C].
-  virtual Tensor embedding(const Tensor& weight, const Tensor& ids) const = 0;
+  virtual Tensor embedding(const Tensor& weight, const Tensor& ids) const;
   // weight_grad [V, C], contiguous, float32 or wide: row ids[i] += gradient[i],
   // in the order of the tokens.
   virtual void embedding_weight_grad(
       Tensor weight_grad,
       const Tensor& ids,
-      const Tensor& gradient) const = 0;
+      const Tensor& gradient) const;
 
   // Rows of experts, in wide and rounded once; weights: wide [N, k], undefined:
   // ones. Each pair's row of x [N, C] times its weight, [R, C].
   virtual Tensor rows_of_pairs(
       const Tensor& x,
       const ExpertPairs& pairs,
-      const Tensor& weights) const = 0;
+      const Tensor& weights) const;
   // The sum of each token's rows, of [R, C], times their weights, choice after
   // choice, [N, C].
   virtual Tensor sum_of_pairs(
       const Tensor& rows,
       const ExpertPairs& pairs,
-      const Tensor& weights) const = 0;
+      const Tensor& weights) const;
   // The product of each pair's row [R, C] and its token's of x [N, C], wide
   // [N, k].
   virtual Tensor products_of_pairs(
       const Tensor& rows,
       const Tensor& x,
-      const ExpertPairs& pairs) const = 0;
+      const ExpertPairs& pairs) const;
 
   // Tokens to take at once where the caller does not say.
-  virtual int64_t head_rows_at_once(const HeadSize& size) const = 0;
+  virtual int64_t head_rows_at_once(const HeadSize& size) const;
   // Fills in the statistics, to which the chunk refers.
   virtual std::unique_ptr<HeadChunk> make_head_chunk(
       const HeadInputs& inputs,
-      const HeadStatistics& statistics) const = 0;
+      const HeadStatistics& statistics) const;
 
   virtual void adamw_step(
       const AdamWStep& step,
       const AdamWTensors& tensors,
-      AfterRead after_read) const = 0;
+      AfterRead after_read) const;
   // A double scalar on the device of `values`, a contiguous float32 tensor.
-  virtual Tensor sum_of_squares(const Tensor& values) const = 0;
+  virtual Tensor sum_of_squares(const Tensor& values) const;
 
   // As in split_master.h.
-  virtual Tensor join_master(const Tensor& weight, const Tensor& low) const = 0;
+  virtual Tensor join_master(const Tensor& weight, const Tensor& low) const;
   virtual void split_master(const Tensor& master, Tensor weight, Tensor low)
-      const = 0;
+      const;
   // As in block_codes.h.
-  virtual Tensor decode_blocks(const Tensor& codes, const Tensor& scales)
-      const = 0;
+  virtual Tensor decode_blocks(const Tensor& codes, const Tensor& scales) const;
   virtual void encode_blocks(const Tensor& values, Tensor codes, Tensor scales)
-      const = 0;
+      const;
   // As in stochastic_rounding.h.
   virtual void round_stochastically(
       const Tensor& values,
       Tensor rounded,
-      const RandomBits& bits) const = 0;
+      const RandomBits& bits) const;
   // As in input_dropout.h.
-  virtual void drop_elements(
-      Tensor rows,
-      const InputDropout& dropout,
-      uint64_t key) const = 0;
+  virtual void
+  drop_elements(Tensor rows, const InputDropout& dropout, uint64_t key) const;
 };
 
 // Defined in brigade/kernels/.

@@ -1,8 +1,11 @@
-#include "brigade/kernels/aten/aten_kernels.h"
-
+// The kernel set of ATen calls alone: any device and dtype that libtorch knows.
+// It reads values of a tensor on the host only for where documents begin
+// (ragged_flash.h), so that work may be queued on a device. The CPU kernels are
+// tested against it.
 #include <cmath>
 
 #include "brigade/kernels/aten/wide.h"
+#include "brigade/ops/kernel_set.h"
 #include "brigade/ops/libtorch_versions.h"
 
 namespace brigade::ops {
@@ -42,6 +45,12 @@ void write_product(Tensor c, const Tensor& a, const Tensor& b) {
     c.copy_(rounded_product(a, b));
 }
 
+class AtenKernels final : public KernelSet {
+ public:
+  const char* name() const override { return "aten"; }
+  bool takes(torch::Device, torch::ScalarType) const override { return true; }
+};
+
 void adamw_by_parts(
     const AdamWStep& step,
     Tensor master,
@@ -61,7 +70,7 @@ void adamw_by_parts(
 
 }  // namespace
 
-RmsNormResult AtenKernels::rms_norm(const RmsNormInputs& inputs) const {
+RmsNormResult KernelSet::rms_norm(const RmsNormInputs& inputs) const {
   const Tensor sum =
       inputs.residual.defined() ? inputs.x + inputs.residual : inputs.x;
   // With the weight as it is: an offset to it would be rounded.
@@ -79,8 +88,7 @@ RmsNormResult AtenKernels::rms_norm(const RmsNormInputs& inputs) const {
       rstd};
 }
 
-Tensor AtenKernels::rms_norm_backward(
-    const RmsNormBackwardInputs& inputs) const {
+Tensor KernelSet::rms_norm_backward(const RmsNormBackwardInputs& inputs) const {
   const Tensor normed = wide(inputs.x) * inputs.rstd;  // before the weight
   const Tensor dnormed = wide(inputs.dnormed);
   const int64_t columns = inputs.weight.size(0);
@@ -92,12 +100,12 @@ Tensor AtenKernels::rms_norm_backward(
   return dx.to(inputs.x.scalar_type());
 }
 
-Tensor AtenKernels::swiglu(const Tensor& gate, const Tensor& up) const {
+Tensor KernelSet::swiglu(const Tensor& gate, const Tensor& up) const {
   return (at::silu(wide(gate)) * wide(up))
       .to(gate.scalar_type(), false, false, at::MemoryFormat::Contiguous);
 }
 
-void AtenKernels::swiglu_backward(const SwigluBackwardInputs& inputs) const {
+void KernelSet::swiglu_backward(const SwigluBackwardInputs& inputs) const {
   const Tensor dout = wide(inputs.dout);
   const Tensor gate = wide(inputs.gate);
   const Tensor up = wide(inputs.up);
@@ -106,13 +114,13 @@ void AtenKernels::swiglu_backward(const SwigluBackwardInputs& inputs) const {
   Tensor(inputs.dup).copy_(dout * gate * sigmoid);
 }
 
-void AtenKernels::rotate(const RotateInputs& inputs) const {
+void KernelSet::rotate(const RotateInputs& inputs) const {
   Tensor(inputs.y).copy_(
       inputs.table ? rotated(inputs.x, *inputs.table, inputs.direction)
                    : inputs.x);
 }
 
-void AtenKernels::linear(
+void KernelSet::linear(
     Tensor y,
     const Tensor& x,
     const Tensor& weight,
@@ -127,21 +135,21 @@ void AtenKernels::linear(
   }
 }
 
-void AtenKernels::linear_input_grad(
+void KernelSet::linear_input_grad(
     Tensor input_grad,
     const Tensor& output_grad,
     const Tensor& weight) const {
   write_product(input_grad, output_grad, weight);
 }
 
-void AtenKernels::linear_weight_grad(
+void KernelSet::linear_weight_grad(
     Tensor weight_grad,
     const Tensor& output_grad,
     const Tensor& x) const {
   multiply(weight_grad, output_grad.t(), x, Destination::kAdd);
 }
 
-void AtenKernels::multiply(
+void KernelSet::multiply(
     Tensor c,
     const Tensor& a,
     const Tensor& b,
@@ -160,11 +168,11 @@ void AtenKernels::multiply(
     c.copy_(values);
 }
 
-Tensor AtenKernels::embedding(const Tensor& weight, const Tensor& ids) const {
+Tensor KernelSet::embedding(const Tensor& weight, const Tensor& ids) const {
   return at::index(weight, {ids});
 }
 
-void AtenKernels::embedding_weight_grad(
+void KernelSet::embedding_weight_grad(
     Tensor weight_grad,
     const Tensor& ids,
     const Tensor& gradient) const {
@@ -175,7 +183,7 @@ void AtenKernels::embedding_weight_grad(
           .to(weight_grad.scalar_type()));
 }
 
-void AtenKernels::adamw_step(
+void KernelSet::adamw_step(
     const AdamWStep& step,
     const AdamWTensors& tensors,
     AfterRead after_read) const {
@@ -192,18 +200,18 @@ void AtenKernels::adamw_step(
     Tensor(tensors.main_grad).zero_();
 }
 
-Tensor AtenKernels::sum_of_squares(const Tensor& values) const {
+Tensor KernelSet::sum_of_squares(const Tensor& values) const {
   const Tensor flat = values.reshape({-1}).to(torch::kDouble);
   return flat.square().sum();
 }
 
-Tensor AtenKernels::join_master(const Tensor& weight, const Tensor& low) const {
+Tensor KernelSet::join_master(const Tensor& weight, const Tensor& low) const {
   const Tensor upper = weight.view(torch::kShort).to(torch::kInt);
   return (upper.bitwise_left_shift(16) + low.to(torch::kInt))
       .view(torch::kFloat);
 }
 
-void AtenKernels::split_master(const Tensor& master, Tensor weight, Tensor low)
+void KernelSet::split_master(const Tensor& master, Tensor weight, Tensor low)
     const {
   constexpr int kNan = 0x7fc00000;
   const Tensor bits =

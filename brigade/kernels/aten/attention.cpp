@@ -1,14 +1,16 @@
 // Attention by ATen calls: libtorch's flash kernels (flash_attention.h,
-// ragged_flash.h), or blocks of queries against all keys.
+// ragged_flash.h), or some queries at a time: scores exist for these and all
+// keys. Keys and values are not expanded: the query heads that share a key head
+// are rows of one product.
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
 
-#include "brigade/kernels/aten/aten_kernels.h"
 #include "brigade/kernels/aten/flash_attention.h"
 #include "brigade/kernels/aten/ragged_flash.h"
 #include "brigade/kernels/aten/wide.h"
+#include "brigade/ops/kernel_set.h"
 
 namespace brigade::ops {
 namespace {
@@ -206,7 +208,7 @@ AttentionGradients gradients_by_blocks(
 
 }  // namespace
 
-void AtenKernels::attention(
+void KernelSet::attention(
     const AttentionResult& into,
     const AttentionResult& so_far,
     const AttentionOperands& operands,
@@ -240,7 +242,7 @@ void AtenKernels::attention(
   });
 }
 
-void AtenKernels::attention_backward(
+void KernelSet::attention_backward(
     const AttentionGradients& into,
     const QueryGradientPart& dq_so_far,
     const AttentionBackwardInputs& given,
@@ -262,12 +264,11 @@ void AtenKernels::attention_backward(
   Tensor(into.dv).copy_(sums.dv);
 }
 
-Tensor AtenKernels::attention_delta(const Tensor& dout, const Tensor& out)
-    const {
+Tensor KernelSet::attention_delta(const Tensor& dout, const Tensor& out) const {
   return (wide(dout) * wide(out)).sum(-1).transpose(1, 2).contiguous();
 }
 
-void AtenKernels::add_partial_gradient(
+void KernelSet::add_partial_gradient(
     Tensor sum,
     const Tensor& other,
     const std::optional<RotaryTable>& table) const {

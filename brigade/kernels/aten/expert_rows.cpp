@@ -1,6 +1,6 @@
 // Rows of experts by ATen's calls.
-#include "brigade/kernels/aten/aten_kernels.h"
 #include "brigade/kernels/aten/wide.h"
+#include "brigade/ops/kernel_set.h"
 
 namespace brigade::ops {
 namespace {
@@ -13,7 +13,7 @@ rows_of_choice(const Tensor& rows, const ExpertPairs& pairs, int64_t choice) {
 
 }  // namespace
 
-Tensor AtenKernels::rows_of_pairs(
+Tensor KernelSet::rows_of_pairs(
     const Tensor& x,
     const ExpertPairs& pairs,
     const Tensor& weights) const {
@@ -26,7 +26,7 @@ Tensor AtenKernels::rows_of_pairs(
       .to(x.scalar_type());
 }
 
-Tensor AtenKernels::sum_of_pairs(
+Tensor KernelSet::sum_of_pairs(
     const Tensor& rows,
     const ExpertPairs& pairs,
     const Tensor& weights) const {
@@ -42,7 +42,7 @@ Tensor AtenKernels::sum_of_pairs(
   return sum.to(rows.scalar_type());
 }
 
-Tensor AtenKernels::products_of_pairs(
+Tensor KernelSet::products_of_pairs(
     const Tensor& rows,
     const Tensor& x,
     const ExpertPairs& pairs) const {

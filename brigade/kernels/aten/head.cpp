@@ -3,8 +3,8 @@
 #include <limits>
 #include <memory>
 
-#include "brigade/kernels/aten/aten_kernels.h"
 #include "brigade/kernels/aten/wide.h"
+#include "brigade/ops/kernel_set.h"
 #include "brigade/ops/libtorch_versions.h"
 #include "brigade/ops/soft_targets.h"
 
@@ -129,11 +129,11 @@ void add_head_products(
     Tensor(rows).add_(wide_product(gradient.t(), of.hidden));
 }
 
-int64_t AtenKernels::head_rows_at_once(const HeadSize&) const {
+int64_t KernelSet::head_rows_at_once(const HeadSize&) const {
   return kRowChunk;
 }
 
-std::unique_ptr<HeadChunk> AtenKernels::make_head_chunk(
+std::unique_ptr<HeadChunk> KernelSet::make_head_chunk(
     const HeadInputs& inputs,
     const HeadStatistics& statistics) const {
   return std::make_unique<AtenHeadChunk>(inputs, statistics);

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 
-#include "brigade/kernels/aten/aten_kernels.h"
 #include "brigade/ops/block_codes.h"
 #include "brigade/ops/input_dropout.h"
+#include "brigade/ops/kernel_set.h"
 #include "brigade/ops/stochastic_rounding.h"
 
 namespace brigade::ops {
@@ -45,7 +45,7 @@ Tensor whole_index(const WholeIndex& index, const Tensor& like) {
 
 }  // namespace
 
-Tensor AtenKernels::decode_blocks(const Tensor& codes, const Tensor& scales)
+Tensor KernelSet::decode_blocks(const Tensor& codes, const Tensor& scales)
     const {
   const Tensor entries = codes.reshape({-1}).to(torch::kLong);
   const Tensor scale =
@@ -54,10 +54,8 @@ Tensor AtenKernels::decode_blocks(const Tensor& codes, const Tensor& scales)
       .view(codes.sizes());
 }
 
-void AtenKernels::encode_blocks(
-    const Tensor& values,
-    Tensor codes,
-    Tensor scales) const {
+void KernelSet::encode_blocks(const Tensor& values, Tensor codes, Tensor scales)
+    const {
   const int64_t numel = values.numel();
   const int64_t blocks = scales.numel();
   const Tensor padded =
@@ -77,7 +75,7 @@ void AtenKernels::encode_blocks(
   codes.copy_((entries + first_code(codes)).view(codes.sizes()));
 }
 
-void AtenKernels::round_stochastically(
+void KernelSet::round_stochastically(
     const Tensor& values,
     Tensor rounded,
     const RandomBits& bits) const {
@@ -101,7 +99,7 @@ void AtenKernels::round_stochastically(
   rounded.copy_(torch::where(values.isfinite(), finite, values));
 }
 
-void AtenKernels::drop_elements(
+void KernelSet::drop_elements(
     Tensor rows,
     const InputDropout& dropout,
     uint64_t key) const {

@@ -8,10 +8,10 @@
 #include <cmath>
 #include <memory>
 
-#include "brigade/kernels/aten/aten_kernels.h"
 #include "brigade/kernels/aten/grouped_products.h"
 #include "brigade/kernels/cuda/head.h"
 #include "brigade/kernels/cuda/launch.h"
+#include "brigade/ops/kernel_set.h"
 
 namespace brigade::ops {
 namespace {
@@ -75,7 +75,7 @@ cuda::Heads heads_of(const Tensor& x) {
   return {written(x), x.stride(0), x.stride(1), x.stride(2)};
 }
 
-class CudaKernels final : public AtenKernels {
+class CudaKernels final : public KernelSet {
  public:
   const char* name() const override { return "cuda"; }
   bool takes(torch::Device device, torch::ScalarType dtype) const override {
@@ -122,7 +122,7 @@ RmsNormResult CudaKernels::rms_norm(const RmsNormInputs& inputs) const {
   const Tensor weight = inputs.weight.contiguous();
   if (!have_packed_rows(x, weight) ||
       (residual.defined() && !has_packed_rows(residual)))
-    return AtenKernels::rms_norm(inputs);
+    return KernelSet::rms_norm(inputs);
   auto rstd_sizes = x.sizes().vec();
   rstd_sizes.back() = 1;
   const RmsNormResult result{
@@ -157,7 +157,7 @@ Tensor CudaKernels::rms_norm_backward(
   if (!have_packed_rows(x, dnormed, weight) ||
       (dsum.defined() && !has_packed_rows(dsum)) ||
       columns > cuda::kMostNormColumns)
-    return AtenKernels::rms_norm_backward(inputs);
+    return KernelSet::rms_norm_backward(inputs);
   const int64_t rows = x.numel() / columns;
   const OnDeviceOf device(x);
   const int64_t blocks =
@@ -188,7 +188,7 @@ Tensor CudaKernels::swiglu(const Tensor& gate, const Tensor& up) const {
   const Tensor gate_rows = gate.reshape({-1, columns});
   const Tensor up_rows = up.reshape({-1, columns});
   if (!have_packed_rows(gate_rows, up_rows))
-    return AtenKernels::swiglu(gate, up);
+    return KernelSet::swiglu(gate, up);
   const Tensor out = at::empty(gate.sizes(), gate.options());
   const OnDeviceOf device(gate);
   cuda::launch_swiglu(
@@ -205,7 +205,7 @@ Tensor CudaKernels::swiglu(const Tensor& gate, const Tensor& up) const {
 void CudaKernels::swiglu_backward(const SwigluBackwardInputs& inputs) const {
   if (!have_packed_rows(
           inputs.dout, inputs.gate, inputs.up, inputs.dgate, inputs.dup)) {
-    AtenKernels::swiglu_backward(inputs);
+    KernelSet::swiglu_backward(inputs);
     return;
   }
   const OnDeviceOf device(inputs.dout);
@@ -225,7 +225,7 @@ void CudaKernels::rotate(const RotateInputs& inputs) const {
   const Tensor& x = inputs.x;
   if (!inputs.table || !have_packed_rows(inputs.y, x) ||
       !is_packed(x.size(3) / 2, x)) {
-    AtenKernels::rotate(inputs);
+    KernelSet::rotate(inputs);
     return;
   }
   const Tensor cos = inputs.table->cos.contiguous();
@@ -257,14 +257,14 @@ bool has_grouped_products(const std::vector<LinearOperands>& each) {
 void CudaKernels::linears(const std::vector<LinearOperands>& each) const {
   if (!has_grouped_products(each) ||
       !multiply_grouped(each, GroupedSide::kForward))
-    AtenKernels::linears(each);
+    KernelSet::linears(each);
 }
 
 void CudaKernels::linear_input_grads(
     const std::vector<LinearOperands>& each) const {
   if (!has_grouped_products(each) ||
       !multiply_grouped(each, GroupedSide::kInputGrads))
-    AtenKernels::linear_input_grads(each);
+    KernelSet::linear_input_grads(each);
 }
 
 Tensor CudaKernels::rows_of_pairs(
@@ -273,7 +273,7 @@ Tensor CudaKernels::rows_of_pairs(
     const Tensor& weights) const {
   // Without rows there is nothing to launch.
   if (!have_packed_rows(x) || pairs.pair_of_row.numel() == 0)
-    return AtenKernels::rows_of_pairs(x, pairs, weights);
+    return KernelSet::rows_of_pairs(x, pairs, weights);
   const Tensor rows =
       at::empty({pairs.pair_of_row.size(0), x.size(1)}, x.options());
   const OnDeviceOf device(x);
@@ -295,7 +295,7 @@ Tensor CudaKernels::sum_of_pairs(
     const ExpertPairs& pairs,
     const Tensor& weights) const {
   if (!have_packed_rows(rows))
-    return AtenKernels::sum_of_pairs(rows, pairs, weights);
+    return KernelSet::sum_of_pairs(rows, pairs, weights);
   const Tensor sum = at::empty({pairs.tokens(), rows.size(1)}, rows.options());
   const OnDeviceOf device(rows);
   cuda::launch_sum_of_pairs(
@@ -316,7 +316,7 @@ Tensor CudaKernels::products_of_pairs(
     const Tensor& x,
     const ExpertPairs& pairs) const {
   if (!have_packed_rows(rows, x))
-    return AtenKernels::products_of_pairs(rows, x, pairs);
+    return KernelSet::products_of_pairs(rows, x, pairs);
   const Tensor products =
       at::empty(pairs.row_of_pair.sizes(), rows.options().dtype(torch::kFloat));
   const OnDeviceOf device(rows);
@@ -338,7 +338,7 @@ constexpr int64_t kHeadRows = 2048;
 
 int64_t CudaKernels::head_rows_at_once(const HeadSize& size) const {
   return size.needs_aten || size.has_teacher
-             ? AtenKernels::head_rows_at_once(size)
+             ? KernelSet::head_rows_at_once(size)
              : kHeadRows;
 }
 
@@ -346,7 +346,7 @@ std::unique_ptr<HeadChunk> CudaKernels::make_head_chunk(
     const HeadInputs& inputs,
     const HeadStatistics& statistics) const {
   if (inputs.logit_soft_cap || inputs.teacher || inputs.valid_rows == 0)
-    return AtenKernels::make_head_chunk(inputs, statistics);
+    return KernelSet::make_head_chunk(inputs, statistics);
   return make_cuda_head_chunk(inputs, statistics);
 }
 
@@ -379,7 +379,7 @@ void CudaKernels::adamw_step(
 
 Tensor CudaKernels::sum_of_squares(const Tensor& values) const {
   if (values.scalar_type() != torch::kFloat || !values.is_contiguous())
-    return AtenKernels::sum_of_squares(values);
+    return KernelSet::sum_of_squares(values);
   const Tensor partial =
       at::empty({cuda::kSquareBlocks}, values.options().dtype(torch::kDouble));
   const OnDeviceOf device(values);
