@@ -86,10 +86,15 @@ __device__ T block_sum(T x) {
   return sum;
 }
 
-// Whole warps, as many as `packs` of a row keep busy, up to `most` threads.
-inline int threads_for(int64_t packs, int most) {
+// Whole warps, as many as `packs` of a row keep busy, up to 256 threads.
+inline int threads_for(int64_t packs) {
+  constexpr int64_t kMost = 256;
   const int64_t wanted = (packs + kWarp - 1) / kWarp * kWarp;
-  return static_cast<int>(wanted < most ? wanted : most);
+  return static_cast<int>(wanted < kMost ? wanted : kMost);
+}
+template <typename T>
+int threads_of(int64_t columns) {
+  return threads_for(columns / Pack<T>::kNumel);
 }
 
 inline void check_launch(const char* kernel) {

@@ -4,8 +4,6 @@
 namespace brigade::ops::cuda {
 namespace {
 
-constexpr int kMostThreads = 256;
-
 template <typename T>
 __global__ void rows_of_pairs(RowsOfPairs c) {
   const int64_t row = blockIdx.x;
@@ -61,11 +59,6 @@ __global__ void products_of_pairs(ProductsOfPairs c) {
   sum = block_sum(sum);
   if (threadIdx.x == 0)
     c.products[pair] = sum;
-}
-
-template <typename T>
-int threads_of(int64_t columns) {
-  return threads_for(columns / Pack<T>::kNumel, kMostThreads);
 }
 
 }  // namespace

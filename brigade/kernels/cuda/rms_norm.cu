@@ -6,8 +6,6 @@
 namespace brigade::ops::cuda {
 namespace {
 
-constexpr int kMostThreads = 256;
-
 template <typename T>
 __global__ void rms_norm(RmsNorm norm) {
   const int64_t row = blockIdx.x;
@@ -108,8 +106,7 @@ void launch_rms_norm(
     Element element,
     const RmsNorm& norm,
     CUstream_st* stream) {
-  const int threads =
-      threads_for(packs_of(element, norm.columns), kMostThreads);
+  const int threads = threads_for(packs_of(element, norm.columns));
   const auto blocks = static_cast<unsigned>(norm.rows);
   for_element(element, [&](auto zero) {
     rms_norm<decltype(zero)><<<blocks, threads, 0, stream>>>(norm);
@@ -124,7 +121,7 @@ rms_norm_backward_blocks(Element element, int64_t rows, int64_t columns) {
   cudaGetDevice(&device);
   cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
   // About a thousand threads on each.
-  const int threads = threads_for(packs_of(element, columns), kMostThreads);
+  const int threads = threads_for(packs_of(element, columns));
   const int64_t most = static_cast<int64_t>(processors) * (1024 / threads);
   return rows < most ? rows : most;
 }
@@ -133,8 +130,7 @@ void launch_rms_norm_backward(
     Element element,
     const RmsNormBackward& norm,
     CUstream_st* stream) {
-  const int threads =
-      threads_for(packs_of(element, norm.columns), kMostThreads);
+  const int threads = threads_for(packs_of(element, norm.columns));
   const auto blocks = static_cast<unsigned>(norm.blocks);
   const auto bytes = static_cast<size_t>(norm.columns) * sizeof(float);
   for_element(element, [&](auto zero) {

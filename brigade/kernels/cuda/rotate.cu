@@ -4,8 +4,6 @@
 namespace brigade::ops::cuda {
 namespace {
 
-constexpr int kMostThreads = 256;
-
 template <typename T>
 __device__ T* token_of(const Heads& heads, int64_t batch, int64_t token) {
   return static_cast<T*>(heads.at) + batch * heads.batch_stride +
@@ -50,9 +48,7 @@ void launch_rotate(Element element, const Rotate& r, CUstream_st* stream) {
   const auto blocks = static_cast<unsigned>(r.batches * r.tokens);
   for_element(element, [&](auto zero) {
     using T = decltype(zero);
-    const int threads =
-        threads_for(r.heads * r.half / Pack<T>::kNumel, kMostThreads);
-    rotate<T><<<blocks, threads, 0, stream>>>(r);
+    rotate<T><<<blocks, threads_of<T>(r.heads * r.half), 0, stream>>>(r);
   });
   check_launch("rotate");
 }

@@ -6,8 +6,6 @@
 namespace brigade::ops::cuda {
 namespace {
 
-constexpr int kMostThreads = 256;
-
 __device__ float sigmoid(float x) {
   return 1.0f / (1.0f + expf(-x));
 }
@@ -53,11 +51,6 @@ __global__ void swiglu_backward(SwigluBackward s) {
     store(dgate_row, i, dgate);
     store(dup_row, i, dup);
   }
-}
-
-template <typename T>
-int threads_of(int64_t columns) {
-  return threads_for(columns / Pack<T>::kNumel, kMostThreads);
 }
 
 }  // namespace
