@@ -269,7 +269,7 @@ void store_dq(
     int64_t head) {
   const AttentionShape& shape = args.shape;
   const auto& so_far = args.dq_so_far;
-  const auto put = [&](int64_t begin, int64_t end) {
+  const auto put = [&](int64_t begin, int64_t end, const auto&... addend) {
     scatter_rows(
         b.dq,
         padded.width,
@@ -279,24 +279,15 @@ void store_dq(
         shape.query_rotation,
         dq,
         batch,
-        head);
+        head,
+        addend...);
   };
   if (so_far.values.data == nullptr) {
     put(0, shape.query_tokens);
     return;
   }
   put(0, so_far.begin);
-  add_to_rows(
-      b.dq,
-      padded.width,
-      so_far.end - so_far.begin,
-      shape.head_dim,
-      shape.query_rotation,
-      dq,
-      so_far.values,
-      so_far.begin,
-      batch,
-      head);
+  put(so_far.begin, so_far.end, so_far.values);
   put(so_far.end, shape.query_tokens);
 }
 

@@ -4,6 +4,7 @@
 // files.
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
@@ -89,31 +90,38 @@ void gather_rows(
   std::fill(rows + tokens * depth, rows + padded_tokens * depth, T(0));
 }
 
-// Stores [tokens, width] float rows as a head's rows, rotated back, plus
-// `addend` of the tokens from `first` on.
-template <typename T>
-void add_to_rows(
+// Stores the float rows [begin, end) of [tokens, width] as a head's rows,
+// rotated back, plus those of `addend`, Heads<const float> from `begin` on.
+template <typename T, typename Addend = std::nullptr_t>
+void scatter_rows(
     const float* rows,
     int64_t stride,
-    int64_t tokens,
+    int64_t begin,
+    int64_t end,
     int64_t head_dim,
     const Rotation& rotation,
     const Heads<T>& y,
-    const Heads<const float>& addend,
-    int64_t first,
     int64_t batch,
-    int64_t head) {
+    int64_t head,
+    const Addend& addend = nullptr) {
   const int64_t half = head_dim / 2;
-  for (int64_t token = first; token < first + tokens; ++token) {
+  for (int64_t token = begin; token < end; ++token) {
     const float* from = rows + token * stride;
-    const float* other = addend.at(batch, token - first, head);
+    const float* other = nullptr;
+    if constexpr (!std::is_null_pointer_v<Addend>)
+      other = addend.at(batch, token - begin, head);
+    const auto plus_other = [other](VF value, auto get, size_t i) HWY_ATTR {
+      if constexpr (std::is_null_pointer_v<Addend>)
+        return value;
+      else
+        return hn::Add(value, get(other + i));
+    };
     T* to = y.at(batch, token, head);
     if (rotation.cos == nullptr) {
       for_vectors(
           static_cast<size_t>(head_dim),
-          [&](size_t i, auto get, auto put) HWY_ATTR {
-            put(hn::Add(get(from + i), get(other + i)), to + i);
-          });
+          [&](size_t i, auto get, auto put)
+              HWY_ATTR { put(plus_other(get(from + i), get, i), to + i); });
       continue;
     }
     const float* cos = rotation.cos + token * half;
@@ -126,46 +134,8 @@ void add_to_rows(
           const auto s = get(sin + i);
           const auto x = hn::MulAdd(b, s, hn::Mul(a, c));
           const auto z = hn::NegMulAdd(a, s, hn::Mul(b, c));
-          put(hn::Add(x, get(other + i)), to + i);
-          put(hn::Add(z, get(other + half + i)), to + half + i);
-        });
-  }
-}
-
-// Stores the float rows [begin, end) of [tokens, width] as a head's rows,
-// rotated back.
-template <typename T>
-void scatter_rows(
-    const float* rows,
-    int64_t stride,
-    int64_t begin,
-    int64_t end,
-    int64_t head_dim,
-    const Rotation& rotation,
-    const Heads<T>& y,
-    int64_t batch,
-    int64_t head) {
-  const int64_t half = head_dim / 2;
-  for (int64_t token = begin; token < end; ++token) {
-    const float* from = rows + token * stride;
-    T* to = y.at(batch, token, head);
-    if (rotation.cos == nullptr) {
-      for_vectors(
-          static_cast<size_t>(head_dim),
-          [&](size_t i, auto get, auto put)
-              HWY_ATTR { put(get(from + i), to + i); });
-      continue;
-    }
-    const float* cos = rotation.cos + token * half;
-    const float* sin = rotation.sin + token * half;
-    for_vectors(
-        static_cast<size_t>(half), [&](size_t i, auto get, auto put) HWY_ATTR {
-          const auto a = get(from + i);
-          const auto b = get(from + half + i);
-          const auto c = get(cos + i);
-          const auto s = get(sin + i);
-          put(hn::MulAdd(b, s, hn::Mul(a, c)), to + i);
-          put(hn::NegMulAdd(a, s, hn::Mul(b, c)), to + half + i);
+          put(plus_other(x, get, i), to + i);
+          put(plus_other(z, get, half + i), to + half + i);
         });
   }
 }
