@@ -72,20 +72,20 @@ std::vector<Tensor> formula(const Decomposed& given) {
   return outputs;
 }
 
-class RowMagnitude : public ::testing::TestWithParam<Kernels> {};
-
-TEST_P(RowMagnitude, IsDorasFormula) {
-  torch::manual_seed(3);
-  const Decomposed given;
-  const auto outputs = formula(given);
-  const auto gradients =
-      torch::autograd::grad(outputs, given.leaves(), given.output_grads);
-
+// The outputs, and the gradients that autograd makes of them, wherever those of
+// the weights go.
+void expect_both_ways(
+    const Decomposed& given,
+    LinearOptions options,
+    const std::vector<Tensor>& outputs) {
+  const auto leaves = given.leaves();
+  const auto gradients = torch::autograd::grad(
+      outputs, leaves, given.output_grads, /*retain_graph=*/true);
+  options.group = WeightGroup::kOneMatrix;
+  options.adapters = given.adapters;
   for (const WeightGrad way : {WeightGrad::kReturn, WeightGrad::kAccumulate}) {
-    LinearOptions options{.weight_grad = way, .kernels = GetParam()};
-    options.group = WeightGroup::kOneMatrix;
-    options.adapters = given.adapters;
-    for (Tensor leaf : given.leaves())
+    options.weight_grad = way;
+    for (Tensor leaf : leaves)
       leaf.mutable_grad() = torch::zeros_like(leaf);
     const auto actual =
         linear_group(given.x, given.weights, given.biases, options);
@@ -96,13 +96,20 @@ TEST_P(RowMagnitude, IsDorasFormula) {
               actual[i].detach(), outputs[i].detach()),
           1e-5)
           << "output " << i;
-    const auto leaves = given.leaves();
     for (size_t i = 0; i < leaves.size(); ++i)
       EXPECT_LT(
           brigade::testing::relative_error(leaves[i].grad(), gradients[i]),
           1e-5)
           << "gradient " << i;
   }
+}
+
+class RowMagnitude : public ::testing::TestWithParam<Kernels> {};
+
+TEST_P(RowMagnitude, IsDorasFormula) {
+  torch::manual_seed(3);
+  const Decomposed given;
+  expect_both_ways(given, {.kernels = GetParam()}, formula(given));
 }
 
 // PEFT's DoraLinearVariant in training: W x + b + (m / n - 1) W d + m / n *
@@ -139,39 +146,15 @@ TEST_P(RowMagnitude, WithDropoutIsPeftsFormula) {
     }
     expected.push_back(output);
   }
-  const auto gradients =
-      torch::autograd::grad(expected, given.leaves(), given.output_grads);
   const Tensor half = (given.x / 2).detach();
   const RemadeInput remade{
       .from = {half},
       .make = [](const std::vector<Tensor>& from) { return from[0] * 2; }};
-  for (const RemadeInput& input : {RemadeInput(), remade}) {
-    for (const WeightGrad way :
-         {WeightGrad::kReturn, WeightGrad::kAccumulate}) {
-      LinearOptions options{
-          .weight_grad = way, .input = input, .kernels = GetParam()};
-      options.group = WeightGroup::kOneMatrix;
-      options.adapters = given.adapters;
-      options.dropout = dropout;
-      for (Tensor leaf : given.leaves())
-        leaf.mutable_grad() = torch::zeros_like(leaf);
-      const auto actual =
-          linear_group(given.x, given.weights, given.biases, options);
-      torch::autograd::backward(actual, given.output_grads);
-      for (size_t i = 0; i < 3; ++i)
-        EXPECT_LT(
-            brigade::testing::relative_error(
-                actual[i].detach(), expected[i].detach()),
-            1e-5)
-            << "output " << i;
-      const auto leaves = given.leaves();
-      for (size_t i = 0; i < leaves.size(); ++i)
-        EXPECT_LT(
-            brigade::testing::relative_error(leaves[i].grad(), gradients[i]),
-            1e-5)
-            << "gradient " << i;
-    }
-  }
+  for (const RemadeInput& input : {RemadeInput(), remade})
+    expect_both_ways(
+        given,
+        {.input = input, .kernels = GetParam(), .dropout = dropout},
+        expected);
 }
 
 // As PEFT has it: the magnitudes are not rounded to the model's dtype.
