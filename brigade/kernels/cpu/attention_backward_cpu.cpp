@@ -317,12 +317,11 @@ void backward_head(
 }
 
 template <typename T>
-size_t lay_out(
-    void* base,
+void lay_out(
+    ScratchPieces& pieces,
     const AttentionShape& shape,
     const Padded& padded,
     BackwardBuffers<T>& b) {
-  ScratchPieces pieces(base);
   const int64_t panels = round_up(shape.head_dim, kPanel);
   constexpr int64_t kBlock = kKeyBlock * kBackwardQueryBlock;
   b.key_rows = pieces.take<T>(padded.keys * padded.depth);
@@ -346,7 +345,6 @@ size_t lay_out(
   b.p = pieces.take<T>(kBlock);
   b.ds = pieces.take<T>(kBlock);
   b.ds_packed = pieces.take<T>(kBlock);
-  return pieces.used();
 }
 
 template <typename T>
@@ -356,8 +354,9 @@ void backward(const AttentionBackward<T>& args, int64_t group) {
   const int64_t batch = group / shape.key_heads;
   const int64_t key_head = group % shape.key_heads;
   BackwardBuffers<T> b{};
-  const size_t bytes = lay_out<T>(nullptr, shape, padded, b);
-  lay_out(scratch(ScratchSlot::kKernel, bytes), shape, padded, b);
+  scratch_pieces(ScratchSlot::kKernel, [&](ScratchPieces& pieces) {
+    lay_out(pieces, shape, padded, b);
+  });
   const auto gather = [&](const auto& x, const Rotation& rotation, T* rows) {
     gather_rows(
         x,

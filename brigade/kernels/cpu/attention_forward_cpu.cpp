@@ -268,8 +268,7 @@ void forward(const AttentionForward<T>& args, int64_t group) {
   const int64_t key_head = group % shape.key_heads;
   const int64_t panels = round_up(shape.head_dim, kPanel);
   ForwardBuffers<T> buffers{};
-  const auto lay_out = [&](void* base) {
-    ScratchPieces pieces(base);
+  scratch_pieces(ScratchSlot::kKernel, [&](ScratchPieces& pieces) {
     buffers.rows =
         pieces.take<T>(std::max(padded.keys, padded.queries) * padded.depth);
     buffers.keys = pieces.take<T>(padded.keys * padded.depth);
@@ -277,10 +276,7 @@ void forward(const AttentionForward<T>& args, int64_t group) {
     buffers.scores = pieces.take<float>(kQueryBlock * kKeyBlock);
     buffers.p = pieces.take<T>(kQueryBlock * kKeyBlock);
     buffers.out = pieces.take<float>(kQueryBlock * padded.width);
-    return pieces.used();
-  };
-  const size_t bytes = lay_out(nullptr);
-  lay_out(scratch(ScratchSlot::kKernel, bytes));
+  });
   gather_rows(
       args.k,
       batch,

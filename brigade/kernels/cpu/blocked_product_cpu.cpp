@@ -291,9 +291,8 @@ void multiply_product_part(const BlockedProduct& p, const ProductPart& part) {
   const int64_t run =
       keeps_sums ? std::min(kProductRowsAtOnce, part.row_end - part.row)
                  : part.row_end - part.row;
-  const auto buffers_at = [&](void* base) {
-    ScratchPieces pieces(base);
-    ProductBuffers buffers{};
+  ProductBuffers buffers{};
+  scratch_pieces(ScratchSlot::kProduct, [&](ScratchPieces& pieces) {
     buffers.left = pieces.take<float>(
         static_cast<size_t>(kProductRows * (kProductDepth + 16)));
     buffers.right = pieces.take<float>(static_cast<size_t>(width * chunk));
@@ -301,11 +300,7 @@ void multiply_product_part(const BlockedProduct& p, const ProductPart& part) {
         pieces.take<float>(static_cast<size_t>(kPanelColumns * chunk));
     buffers.sums = pieces.take<float>(static_cast<size_t>(
         !p.c_is_bf16 ? 0 : (keeps_sums ? run : kProductRows) * width));
-    return std::pair(buffers, pieces.used());
-  };
-  const size_t bytes = buffers_at(nullptr).second;
-  const ProductBuffers buffers =
-      buffers_at(scratch(ScratchSlot::kProduct, bytes)).first;
+  });
   for (int64_t row = part.row; row < part.row_end; row += run) {
     for (int64_t column = part.column; column < part.column_end;
          column += width)

@@ -262,18 +262,14 @@ SharedBuffers shared_buffers(
     const PaddedHead& padded,
     int64_t parts_numel) {
   SharedBuffers b{};
-  const auto lay_out = [&](void* base) {
-    ScratchPieces pieces(base);
+  scratch_pieces(ScratchSlot::kShared, [&](ScratchPieces& pieces) {
     b.by_column = pieces.take<uint16_t>(padded.depth * padded.tokens);
     b.by_row =
         pieces.take<uint16_t>(round_up(shape.columns, kPanel) * padded.tokens);
     b.lse = pieces.take<float>(padded.tokens);
     b.factor = pieces.take<float>(padded.tokens);
     b.parts = pieces.take<float>(parts_numel);
-    return pieces.used();
-  };
-  const size_t bytes = lay_out(nullptr);
-  lay_out(scratch(ScratchSlot::kShared, bytes));
+  });
   return b;
 }
 
@@ -310,8 +306,7 @@ GradientBuffers gradient_buffers(
     const PaddedHead& padded,
     int64_t block) {
   GradientBuffers buffers{};
-  const auto lay_out = [&](void* base) {
-    ScratchPieces pieces(base);
+  scratch_pieces(ScratchSlot::kKernel, [&](ScratchPieces& pieces) {
     buffers.copy = pieces.take<uint16_t>(block * padded.depth);
     buffers.weight_t =
         pieces.take<uint16_t>(round_up(shape.columns, kPanel) * block);
@@ -319,10 +314,7 @@ GradientBuffers gradient_buffers(
     buffers.gradient = pieces.take<uint16_t>(block * kGradientTokens);
     buffers.pairs = pieces.take<uint16_t>(block * kGradientTokens);
     buffers.dweight = pieces.take<float>(block * padded.columns);
-    return pieces.used();
-  };
-  const size_t bytes = lay_out(nullptr);
-  lay_out(scratch(ScratchSlot::kKernel, bytes));
+  });
   return buffers;
 }
 

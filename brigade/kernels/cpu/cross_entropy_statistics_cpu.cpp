@@ -53,15 +53,12 @@ void segment_statistics(
     const std::optional<KeptLogits>& kept) {
   std::fill_n(maximum, padded.tokens, -std::numeric_limits<float>::infinity());
   std::fill_n(sum, padded.tokens, 0.0F);
-  const auto lay_out = [&](void* base) {
-    ScratchPieces pieces(base);
-    auto* copy = pieces.take<uint16_t>(kTileRows * padded.depth);
-    auto* logits = pieces.take<float>(kTileRows * kPanel);
-    return std::tuple{copy, logits, pieces.used()};
-  };
-  const size_t bytes = std::get<2>(lay_out(nullptr));
-  const auto [copy, logits, used] =
-      lay_out(scratch(ScratchSlot::kKernel, bytes));
+  const auto [copy, logits] =
+      scratch_pieces(ScratchSlot::kKernel, [&](ScratchPieces& pieces) {
+        return std::tuple{
+            pieces.take<uint16_t>(kTileRows * padded.depth),
+            pieces.take<float>(kTileRows * kPanel)};
+      });
   std::vector<size_t> next = shape.entries->from(first);
   const TileSession session;
   for (int64_t row = first; row < end; row += kTileRows) {
@@ -110,14 +107,10 @@ bool quicker_to_keep_logits() {
 KeptLogits kept_logits(const HeadShape& shape) {
   const PaddedHead padded(shape);
   const auto numel = static_cast<size_t>(padded.vocabulary * padded.tokens);
-  const auto lay_out = [&](void* base) {
-    ScratchPieces pieces(base);
-    auto* exponentials = pieces.take<uint16_t>(numel);
-    auto* maximum = pieces.take<float>(numel / kTileRows);
-    return std::tuple{KeptLogits{exponentials, maximum}, pieces.used()};
-  };
-  const size_t bytes = std::get<1>(lay_out(nullptr));
-  return std::get<0>(lay_out(scratch(ScratchSlot::kLogits, bytes)));
+  return scratch_pieces(ScratchSlot::kLogits, [&](ScratchPieces& pieces) {
+    return KeptLogits{
+        pieces.take<uint16_t>(numel), pieces.take<float>(numel / kTileRows)};
+  });
 }
 
 void head_statistics(
@@ -125,16 +118,13 @@ void head_statistics(
     const HeadTokenStatistics& result,
     const std::optional<KeptLogits>& kept) {
   const PaddedHead padded(shape);
-  const auto lay_out = [&](void* base) {
-    ScratchPieces pieces(base);
-    auto* packed = pieces.take<uint16_t>(padded.depth * padded.tokens);
-    auto* maxima = pieces.take<float>(kSegments * padded.tokens);
-    auto* sums = pieces.take<float>(kSegments * padded.tokens);
-    return std::tuple{packed, maxima, sums, pieces.used()};
-  };
-  const size_t bytes = std::get<3>(lay_out(nullptr));
-  const auto [packed, maxima, sums, used] =
-      lay_out(scratch(ScratchSlot::kShared, bytes));
+  const auto [packed, maxima, sums] =
+      scratch_pieces(ScratchSlot::kShared, [&](ScratchPieces& pieces) {
+        return std::tuple{
+            pieces.take<uint16_t>(padded.depth * padded.tokens),
+            pieces.take<float>(kSegments * padded.tokens),
+            pieces.take<float>(kSegments * padded.tokens)};
+      });
   pack_columns(
       shape.hidden,
       shape.hidden_stride,

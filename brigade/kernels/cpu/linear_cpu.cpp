@@ -229,17 +229,14 @@ void linear_part(const LinearProduct& p, Range rows, Range columns) {
       columns.size(), std::clamp(kPacked / depth, kPanel, kColumns), kPanel);
   const int64_t height = keeps_sums ? std::min(rows.size(), kRowsAtOnce)
                                     : std::min(rows.size(), kBlockRows);
-  const auto buffers_at = [&](void* base) {
-    ScratchPieces pieces(base);
-    auto* packed = pieces.take<uint16_t>(
-        static_cast<size_t>(round_up(width, kPanel) * depth));
-    auto* sums = pieces.take<float>(
-        static_cast<size_t>(round_up(height, kRowTile) * width));
-    return std::tuple{packed, sums, pieces.used()};
-  };
-  const size_t bytes = std::get<2>(buffers_at(nullptr));
-  const auto [packed, sums, used] =
-      buffers_at(scratch(ScratchSlot::kKernel, bytes));
+  const auto [packed, sums] =
+      scratch_pieces(ScratchSlot::kKernel, [&](ScratchPieces& pieces) {
+        return std::tuple{
+            pieces.take<uint16_t>(
+                static_cast<size_t>(round_up(width, kPanel) * depth)),
+            pieces.take<float>(
+                static_cast<size_t>(round_up(height, kRowTile) * width))};
+      });
   const TileSession session;
   const int64_t run = keeps_sums ? kRowsAtOnce : rows.size();
   for (int64_t row = rows.begin; row < rows.end; row += run) {

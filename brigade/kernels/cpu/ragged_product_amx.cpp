@@ -244,16 +244,14 @@ BRIGADE_AMX void round_transposed(
 
 void forward_part(const LinearProduct& p, const ColumnRange& columns) {
   const int64_t tiles = row_tiles(p);
-  const auto buffers_at = [&](void* base) {
-    ScratchPieces pieces(base);
-    auto* x = pieces.take<uint16_t>(
-        static_cast<size_t>(p.depth / kDepth * tiles * kTileNumel));
-    auto* sums = pieces.take<float>(
-        static_cast<size_t>(kColumns / kTile * kMostTiles * kSums));
-    return std::tuple{x, sums, pieces.used()};
-  };
-  const auto [x, sums, used] = buffers_at(
-      scratch(ScratchSlot::kKernel, std::get<2>(buffers_at(nullptr))));
+  const auto [x, sums] =
+      scratch_pieces(ScratchSlot::kKernel, [&](ScratchPieces& pieces) {
+        return std::tuple{
+            pieces.take<uint16_t>(
+                static_cast<size_t>(p.depth / kDepth * tiles * kTileNumel)),
+            pieces.take<float>(
+                static_cast<size_t>(kColumns / kTile * kMostTiles * kSums))};
+      });
   pack_tiles<true>(p, x);
   constexpr int64_t kAhead = 64;  // rows of the weight
   for (int64_t left = columns.begin; left < columns.end; left += kColumns) {
@@ -386,18 +384,16 @@ round_columns(const LinearProduct& p, const float* sums, int64_t column) {
 
 void backward_part(const LinearProduct& p, const ColumnRange& columns) {
   const int64_t tiles = row_tiles(p);
-  const auto buffers_at = [&](void* base) {
-    ScratchPieces pieces(base);
-    auto* x = pieces.take<uint16_t>(
-        static_cast<size_t>(p.depth / kDepth * tiles * kTileNumel));
-    auto* sums = pieces.take<float>(
-        static_cast<size_t>(kColumns / kTile * tiles * kSums));
-    auto* now = pieces.take<uint16_t>(kBackwardDepth * kPanel);
-    auto* next = pieces.take<uint16_t>(kBackwardDepth * kPanel);
-    return std::tuple{x, sums, now, next, pieces.used()};
-  };
-  auto [x, sums, now, next, used] = buffers_at(
-      scratch(ScratchSlot::kKernel, std::get<4>(buffers_at(nullptr))));
+  auto [x, sums, now, next] =
+      scratch_pieces(ScratchSlot::kKernel, [&](ScratchPieces& pieces) {
+        return std::tuple{
+            pieces.take<uint16_t>(
+                static_cast<size_t>(p.depth / kDepth * tiles * kTileNumel)),
+            pieces.take<float>(
+                static_cast<size_t>(kColumns / kTile * tiles * kSums)),
+            pieces.take<uint16_t>(kBackwardDepth * kPanel),
+            pieces.take<uint16_t>(kBackwardDepth * kPanel)};
+      });
   pack_tiles<false>(p, x);
   const auto weaver_at = [&](int64_t column, int64_t k, uint16_t* woven) {
     const int64_t depth = std::min(kBackwardDepth, p.depth - k);

@@ -14,10 +14,10 @@ void* scratch(ScratchSlot slot, size_t bytes);
 // What the calling thread's slots hold by now.
 size_t scratch_bytes();
 
-// Hands out consecutive cache-line aligned pieces of one scratch area.
+// Hands out consecutive cache-line aligned pieces of one scratch area; with a
+// null base it only adds up what they take.
 class ScratchPieces {
  public:
-  // Call once to add up (base null), once to hand out.
   explicit ScratchPieces(void* base) : base_(static_cast<char*>(base)) {}
   template <typename T>
   T* take(size_t numel) {
@@ -33,5 +33,15 @@ class ScratchPieces {
   char* base_;
   size_t used_ = 0;
 };
+
+// What lay_out(pieces) returns, the pieces that it takes lying in one slot. It
+// is called twice: to add up, and to hand out.
+template <typename LayOut>
+auto scratch_pieces(ScratchSlot slot, const LayOut& lay_out) {
+  ScratchPieces none(nullptr);
+  lay_out(none);
+  ScratchPieces pieces(scratch(slot, none.used()));
+  return lay_out(pieces);
+}
 
 }  // namespace brigade::ops
