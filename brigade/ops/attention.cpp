@@ -1,7 +1,5 @@
 #include "brigade/ops/attention.h"
 
-#include <torch/csrc/autograd/custom_function.h>
-
 #include "brigade/ops/attention_checks.h"
 #include "brigade/ops/carried.h"
 #include "brigade/ops/describe.h"
@@ -13,9 +11,6 @@ namespace brigade::ops {
 namespace {
 
 constexpr const char* kAttentionOp = "attention";
-
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
 
 const KernelSet& kernels_for(
     const AttentionOperands& operands,

@@ -1,7 +1,5 @@
 #include "brigade/ops/cross_entropy.h"
 
-#include <torch/csrc/autograd/custom_function.h>
-
 #include <algorithm>
 #include <functional>
 #include <optional>
@@ -17,9 +15,6 @@
 
 namespace brigade::ops {
 namespace {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
 
 constexpr const char* kCrossEntropyOp = "linear_cross_entropy";
 

@@ -1,7 +1,5 @@
 #include "brigade/ops/embedding.h"
 
-#include <torch/csrc/autograd/custom_function.h>
-
 #include "brigade/ops/carried.h"
 #include "brigade/ops/describe.h"
 #include "brigade/ops/kernel_set.h"
@@ -10,9 +8,6 @@
 
 namespace brigade::ops {
 namespace {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
 
 constexpr const char* kEmbeddingOp = "embedding";
 

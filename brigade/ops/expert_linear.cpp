@@ -1,7 +1,5 @@
 #include "brigade/ops/expert_linear.h"
 
-#include <torch/csrc/autograd/custom_function.h>
-
 #include <algorithm>
 #include <numeric>
 
@@ -15,9 +13,6 @@
 
 namespace brigade::ops {
 namespace {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
 
 constexpr const char* kExpertLinearOp = "expert_linear";
 
@@ -97,7 +92,7 @@ std::vector<Tensor> run_experts(
 
 // The gradients of each expert's results.
 std::vector<OutputGrads> grads_of_experts(
-    const variable_list& gradients,
+    const std::vector<Tensor>& gradients,
     at::TensorList weights,
     const std::vector<ExpertRows>& experts,
     const ExpertLinearSaved& saved) {

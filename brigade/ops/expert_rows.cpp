@@ -1,7 +1,5 @@
 #include "brigade/ops/expert_rows.h"
 
-#include <torch/csrc/autograd/custom_function.h>
-
 #include <limits>
 #include <tuple>
 
@@ -12,9 +10,6 @@
 
 namespace brigade::ops {
 namespace {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
 
 constexpr const char* kExpertsOp = "experts";
 

@@ -1,16 +1,11 @@
 #include "brigade/ops/geglu.h"
 
-#include <torch/csrc/autograd/custom_function.h>
-
 #include "brigade/ops/describe.h"
 #include "brigade/ops/once_differentiable.h"
 #include "brigade/ops/side_by_side.h"
 
 namespace brigade::ops {
 namespace {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
 
 constexpr const char* kForm = "tanh";
 

@@ -1,7 +1,5 @@
 #include "brigade/ops/linear.h"
 
-#include <torch/csrc/autograd/custom_function.h>
-
 #include <algorithm>
 
 #include "brigade/ops/carried.h"
@@ -16,9 +14,6 @@
 
 namespace brigade::ops {
 namespace {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
 
 constexpr const char* kLinearOp = "linear";
 

@@ -1,7 +1,5 @@
 #include "brigade/ops/low_rank.h"
 
-#include <torch/csrc/autograd/custom_function.h>
-
 #include <algorithm>
 #include <cstddef>
 
@@ -17,9 +15,6 @@
 
 namespace brigade::ops {
 namespace {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
 
 struct LowRankNode : OnceDifferentiable<LowRankNode> {
   static constexpr const char* kName = kLowRankOp;

@@ -22,9 +22,12 @@ torch::autograd::variable_list differentiable_once(
 // forward(), gradients_of() in place of backward(), and kName.
 template <typename T>
 struct OnceDifferentiable : torch::autograd::Function<T> {
-  static torch::autograd::variable_list backward(
-      torch::autograd::AutogradContext* context,
-      torch::autograd::variable_list gradients) {
+  using AutogradContext = torch::autograd::AutogradContext;
+  using variable_list = torch::autograd::variable_list;
+
+  static variable_list backward(
+      AutogradContext* context,
+      variable_list gradients) {
     return differentiable_once(T::kName, [&] {
       return T::gradients_of(context, std::move(gradients));
     });

@@ -1,7 +1,5 @@
 #include "brigade/ops/rms_norm.h"
 
-#include <torch/csrc/autograd/custom_function.h>
-
 #include "brigade/ops/carried.h"
 #include "brigade/ops/describe.h"
 #include "brigade/ops/kernel_set.h"
@@ -10,9 +8,6 @@
 
 namespace brigade::ops {
 namespace {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
 
 constexpr const char* kRmsNormOp = "rms_norm";
 
@@ -91,7 +86,7 @@ struct RmsNormNode : OnceDifferentiable<RmsNormNode> {
   }
 };
 
-variable_list run(
+std::vector<Tensor> run(
     const Tensor& x,
     const Tensor& weight,
     const c10::optional<Tensor>& residual,

@@ -1,7 +1,5 @@
 #include "brigade/ops/rotary.h"
 
-#include <torch/csrc/autograd/custom_function.h>
-
 #include <cmath>
 #include <vector>
 
@@ -30,9 +28,6 @@ void check_rotary(const Tensor& x, const RotaryTable& table) {
       table.cos.size(0),
       2 * table.cos.size(1));
 }
-
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
 
 Tensor rotated(
     const Tensor& x,

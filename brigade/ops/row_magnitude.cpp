@@ -1,7 +1,5 @@
 #include "brigade/ops/row_magnitude.h"
 
-#include <torch/csrc/autograd/custom_function.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -14,9 +12,6 @@
 
 namespace brigade::ops {
 namespace {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
 
 // What dropout leaves of a linear's input, for one adapter.
 struct InputMask {

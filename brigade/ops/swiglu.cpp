@@ -1,7 +1,5 @@
 #include "brigade/ops/swiglu.h"
 
-#include <torch/csrc/autograd/custom_function.h>
-
 #include "brigade/ops/carried.h"
 #include "brigade/ops/describe.h"
 #include "brigade/ops/kernel_set.h"
@@ -11,9 +9,6 @@
 
 namespace brigade::ops {
 namespace {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
 
 constexpr const char* kSwigluOp = "swiglu";
 
