@@ -291,7 +291,8 @@ std::unique_ptr<GradSync> make_per_param_grad_sync(
     CommunicatorPtr all_ranks,
     const GradSyncOptions& options);
 
-// The one that `kind` names. Collective; throws what its constructor throws.
+// The one that `kind` names. Collective; throws what its constructor throws, and
+// ConfigError for kPerParam with sharding or sparse gradients.
 std::unique_ptr<GradSync> make_grad_sync(
     GradSyncAlgorithm kind,
     const std::vector<Param>& params,
