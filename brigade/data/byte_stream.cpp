@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "brigade/base/error.h"
+#include "brigade/files/descriptor.h"
 #include "brigade/files/read_once.h"
 
 namespace brigade {
@@ -30,31 +31,26 @@ constexpr size_t kInputBytes = 256 << 10;
 // The file as it is on disk.
 class FileStream : public ByteStream {
  public:
-  explicit FileStream(const fs::path& path) : path_(path) {
-    descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (descriptor_ < 0) {
+  explicit FileStream(const fs::path& path)
+      : path_(path), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+    if (!descriptor_.is_open()) {
       throw DataError(fmt::format(
           "[text_reader] cannot open '{}': {}",
           input_name(path),
           std::strerror(errno)));
     }
     struct stat status {};
-    if (::fstat(descriptor_, &status) != 0 || S_ISDIR(status.st_mode)) {
-      ::close(descriptor_);
+    if (::fstat(descriptor_.get(), &status) != 0 || S_ISDIR(status.st_mode))
       throw DataError(
           fmt::format("[text_reader] '{}' is not a file", input_name(path)));
-    }
   }
-  ~FileStream() override { ::close(descriptor_); }
-  FileStream(const FileStream&) = delete;
-  FileStream& operator=(const FileStream&) = delete;
 
   size_t read(char* out, size_t size) override {
     size_t done = std::min(size, peeked_.size());
     std::memcpy(out, peeked_.data(), done);
     peeked_.erase(0, done);
     while (done < size) {
-      const ssize_t count = ::read(descriptor_, out + done, size - done);
+      const ssize_t count = ::read(descriptor_.get(), out + done, size - done);
       if (count < 0 && errno == EINTR)
         continue;
       if (count < 0) {
@@ -86,7 +82,7 @@ class FileStream : public ByteStream {
 
  private:
   fs::path path_;
-  int descriptor_ = -1;
+  Descriptor descriptor_;
   std::string peeked_;
   uint64_t position_ = 0;
 };

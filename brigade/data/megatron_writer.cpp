@@ -70,37 +70,27 @@ void append_tokens(
 
 SpoolFile::SpoolFile(const fs::path& folder)
     : folder_(folder.empty() ? "." : folder) {
-  descriptor_ = ::open(
-      folder_.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR);
-  if (descriptor_ >= 0)
+  descriptor_ = Descriptor(::open(
+      folder_.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR));
+  if (descriptor_.is_open())
     return;
   // Some file systems cannot; then a name, taken away at once.
   std::string pattern = folder_ / ".brigade_spool_XXXXXX";
-  descriptor_ = ::mkostemp(pattern.data(), O_CLOEXEC);
-  if (descriptor_ < 0)
+  descriptor_ = Descriptor(::mkostemp(pattern.data(), O_CLOEXEC));
+  if (!descriptor_.is_open())
     throw_storage("create", folder_);
   ::unlink(pattern.c_str());
 }
 
-SpoolFile::~SpoolFile() {
-  ::close(descriptor_);
-}
-
 void SpoolFile::append(std::span<const std::byte> bytes) {
-  while (!bytes.empty()) {
-    const ssize_t count = ::write(descriptor_, bytes.data(), bytes.size());
-    if (count < 0 && errno == EINTR)
-      continue;
-    if (count < 0)
-      throw_storage("write", folder_);
-    bytes = bytes.subspan(static_cast<size_t>(count));
-  }
+  if (!descriptor_.write(bytes))
+    throw_storage("write", folder_);
 }
 
 void SpoolFile::read(uint64_t offset, std::span<std::byte> out) const {
   while (!out.empty()) {
     const ssize_t count = ::pread(
-        descriptor_, out.data(), out.size(), static_cast<off_t>(offset));
+        descriptor_.get(), out.data(), out.size(), static_cast<off_t>(offset));
     if (count < 0 && errno == EINTR)
       continue;
     if (count <= 0)

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "brigade/data/token_format.h"
+#include "brigade/files/descriptor.h"
 #include "brigade/files/file.h"
 
 namespace brigade {
@@ -32,9 +33,6 @@ class SpoolFile {
  public:
   // Makes the file in the folder. Throws StorageError, as all members do.
   explicit SpoolFile(const std::filesystem::path& folder);
-  ~SpoolFile();
-  SpoolFile(const SpoolFile&) = delete;
-  SpoolFile& operator=(const SpoolFile&) = delete;
 
   void append(std::span<const std::byte> bytes);
   // Fills `out` with the bytes from `offset` on.
@@ -42,7 +40,7 @@ class SpoolFile {
 
  private:
   std::filesystem::path folder_;
-  int descriptor_ = -1;
+  Descriptor descriptor_;
 };
 
 struct MegatronWriterOptions {

@@ -15,6 +15,7 @@
 
 #include "brigade/base/embedded.h"
 #include "brigade/base/error.h"
+#include "brigade/files/descriptor.h"
 #include "brigade/launch/helper_process.h"
 
 namespace brigade {
@@ -43,21 +44,20 @@ constexpr int kNoMemory = 5;
 // of which stands the length of its footer.
 void check_parquet(const fs::path& path) {
   constexpr std::string_view kMagic = "PAR1";
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0)
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.is_open())
     throw DataError(fmt::format(
         "[table] cannot open '{}': {}", path.string(), std::strerror(errno)));
   std::array<char, 4> first{};
   std::array<char, 8> last{};
-  const off_t size = ::lseek(file, 0, SEEK_END);
+  const off_t size = ::lseek(file.get(), 0, SEEK_END);
   const bool is_long_enough = size >= 12;
   if (is_long_enough) {
     // What cannot be read stays zero.
     static_cast<void>(
-        ::pread(file, first.data(), first.size(), 0) +
-        ::pread(file, last.data(), last.size(), size - 8));
+        ::pread(file.get(), first.data(), first.size(), 0) +
+        ::pread(file.get(), last.data(), last.size(), size - 8));
   }
-  ::close(file);
   if (std::string_view(first.data(), 4) != kMagic)
     throw DataError(fmt::format(
         "[{}] at byte 0: not a parquet file: it does not begin with \"PAR1\"",

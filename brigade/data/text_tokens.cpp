@@ -21,6 +21,7 @@
 #include "brigade/data/ordered_pipeline.h"
 #include "brigade/data/prepare_encode.h"
 #include "brigade/data/text_cache.h"
+#include "brigade/files/descriptor.h"
 #include "brigade/files/digest.h"
 #include "brigade/files/file.h"
 
@@ -47,30 +48,21 @@ class GrowingFile {
   explicit GrowingFile(fs::path path) : path_(std::move(path)) {
     // Readers of one that was left keep it.
     ::unlink(path_.c_str());
-    descriptor_ = ::open(
+    descriptor_ = Descriptor(::open(
         path_.c_str(),
         O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC,
-        0644);
-    if (descriptor_ < 0)
+        0644));
+    if (!descriptor_.is_open())
       fail("create", errno);
   }
-  ~GrowingFile() { ::close(descriptor_); }
-  GrowingFile(const GrowingFile&) = delete;
-  GrowingFile& operator=(const GrowingFile&) = delete;
 
   void append(std::span<const std::byte> bytes) {
-    while (!bytes.empty()) {
-      const ssize_t count = ::write(descriptor_, bytes.data(), bytes.size());
-      if (count < 0 && errno == EINTR)
-        continue;
-      if (count < 0)
-        fail("write", errno);
-      bytes = bytes.subspan(static_cast<size_t>(count));
-    }
+    if (!descriptor_.write(bytes))
+      fail("write", errno);
   }
   // Its content is whole, and on the disk.
   void rename_to(const fs::path& path) {
-    if (::fsync(descriptor_) != 0)
+    if (::fsync(descriptor_.get()) != 0)
       fail("write", errno);
     if (::rename(path_.c_str(), path.c_str()) != 0)
       fail("rename", errno);
@@ -87,7 +79,7 @@ class GrowingFile {
   }
 
   fs::path path_;
-  int descriptor_ = -1;
+  Descriptor descriptor_;
 };
 
 // What append_documents() writes to.

@@ -17,6 +17,7 @@
 #include "brigade/base/check.h"
 #include "brigade/base/error.h"
 #include "brigade/base/units.h"
+#include "brigade/files/descriptor.h"
 #include "brigade/files/output_path.h"
 #include "brigade/files/usual_path.h"
 
@@ -51,9 +52,9 @@ constexpr size_t kDirectAlignment = 4096;
 MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
   // Not to wait for the writer of a pipe (FIFO), which is refused below; a
   // regular file is read as ever.
-  const int descriptor =
-      ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor < 0) {
+  const Descriptor descriptor(
+      ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!descriptor.is_open()) {
     const int error = errno;
     refuse_loop(path);
     errno = error;
@@ -61,23 +62,18 @@ MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
         "[file] cannot open '{}': {}", path.string(), std::strerror(errno)));
   }
   struct stat status {};
-  const bool is_file =
-      ::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode);
-  if (!is_file) {
-    ::close(descriptor);
+  if (::fstat(descriptor.get(), &status) != 0 || !S_ISREG(status.st_mode))
     throw DataError(
         fmt::format("[file] '{}' is not a regular file", path.string()));
-  }
   size_bytes_ = static_cast<uint64_t>(status.st_size);
   if (size_bytes_ > 0) {
-    data_ = ::mmap(nullptr, size_bytes_, PROT_READ, MAP_PRIVATE, descriptor, 0);
+    data_ = ::mmap(
+        nullptr, size_bytes_, PROT_READ, MAP_PRIVATE, descriptor.get(), 0);
   }
-  const int error = errno;
-  ::close(descriptor);
   if (data_ == MAP_FAILED) {
     data_ = nullptr;
     // Says nothing about the file.
-    if (error == ENOMEM) {
+    if (errno == ENOMEM) {
       throw Error(
           ExitCode::kUnexpected,
           fmt::format(
@@ -90,7 +86,7 @@ MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
         "[file] cannot map '{}' ({} bytes): {}",
         path.string(),
         size_bytes_,
-        std::strerror(error)));
+        std::strerror(errno)));
   }
   refuse_large_file_pointer();
 }
@@ -259,13 +255,11 @@ void write_text_file(const std::filesystem::path& path, std::string_view text) {
 
 void sync_directory(const std::filesystem::path& directory) {
   const std::filesystem::path path = directory.empty() ? "." : directory;
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0)
+  const Descriptor descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!descriptor.is_open())
     throw_storage("open folder", path);
-  const int result = ::fsync(descriptor);
-  ::close(descriptor);
   // Some file systems cannot sync a folder (EINVAL); the rename still holds.
-  if (result != 0 && errno != EINVAL)
+  if (::fsync(descriptor.get()) != 0 && errno != EINVAL)
     throw_storage("sync folder", path);
 }
 

@@ -4,7 +4,6 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -12,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "brigade/base/error.h"
+#include "brigade/files/lock.h"
 #include "brigade/json/parse.h"
 
 namespace brigade {
@@ -62,13 +62,7 @@ FolderLock::FolderLock(
     options_.host = host_name();
   start_ =
       fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(::time(nullptr)));
-  try {
-    acquire(folder, what);
-  } catch (...) {
-    if (descriptor_ >= 0)
-      ::close(descriptor_);
-    throw;
-  }
+  acquire(folder, what);
   thread_ = std::thread([this] { beat(); });
 }
 
@@ -82,31 +76,22 @@ FolderLock::~FolderLock() {
   // Before the lock is released: a process that waits for it then sees that the
   // file has no name any more, and opens a new one.
   ::unlink(path_.c_str());
-  ::close(descriptor_);
 }
 
 void FolderLock::acquire(const fs::path& folder, const std::string& what) {
-  while (true) {
-    descriptor_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    if (descriptor_ < 0) {
+  do {
+    descriptor_ =
+        Descriptor(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+    if (!descriptor_.is_open()) {
       throw StorageError(fmt::format(
           "[lock] cannot open '{}': {}", path_.string(), std::strerror(errno)));
     }
-    if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
+    if (::flock(descriptor_.get(), LOCK_EX | LOCK_NB) != 0) {
       if (errno == EWOULDBLOCK)
         throw_held(folder, what, parse_holder(read_holder()));
       // A file system without locks: the heartbeat alone decides.
     }
-    struct stat opened {};
-    struct stat named {};
-    const bool is_ours = ::fstat(descriptor_, &opened) == 0 &&
-                         ::stat(path_.c_str(), &named) == 0 &&
-                         opened.st_ino == named.st_ino;
-    if (is_ours)
-      break;
-    ::close(descriptor_);
-    descriptor_ = -1;
-  }
+  } while (!is_current(descriptor_, path_));
   check_heartbeat(folder.string(), what);
   write_holder(0);
 }
@@ -129,7 +114,7 @@ void FolderLock::check_heartbeat(
 
 std::string FolderLock::read_holder() const {
   std::string text(4096, '\0');
-  const ssize_t count = ::pread(descriptor_, text.data(), text.size(), 0);
+  const ssize_t count = ::pread(descriptor_.get(), text.data(), text.size(), 0);
   text.resize(count > 0 ? static_cast<size_t>(count) : 0);
   return text;
 }
@@ -142,9 +127,9 @@ void FolderLock::write_holder(int64_t beat) {
       {"heartbeat", beat}};
   const std::string text = holder.dump() + "\n";
   const bool is_written =
-      ::pwrite(descriptor_, text.data(), text.size(), 0) ==
+      ::pwrite(descriptor_.get(), text.data(), text.size(), 0) ==
           static_cast<ssize_t>(text.size()) &&
-      ::ftruncate(descriptor_, static_cast<off_t>(text.size())) == 0;
+      ::ftruncate(descriptor_.get(), static_cast<off_t>(text.size())) == 0;
   if (!is_written && beat == 0) {
     throw StorageError(fmt::format(
         "[lock] cannot write '{}': {}", path_.string(), std::strerror(errno)));

@@ -14,6 +14,8 @@
 #include <string>
 #include <thread>
 
+#include "brigade/files/descriptor.h"
+
 namespace brigade {
 
 struct FolderLockOptions {
@@ -48,7 +50,7 @@ class FolderLock {
 
   FolderLockOptions options_;
   std::filesystem::path path_;
-  int descriptor_ = -1;
+  Descriptor descriptor_;
   std::string start_;
   std::mutex mutex_;
   std::condition_variable changed_;

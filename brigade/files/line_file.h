@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "brigade/files/descriptor.h"
+
 namespace brigade {
 
 // Each line is with the kernel once append() returns. What a full disk refused
@@ -12,11 +14,6 @@ namespace brigade {
 // is room again. One thread may call it.
 class LineFile {
  public:
-  LineFile() = default;
-  ~LineFile();
-  LineFile(const LineFile&) = delete;
-  LineFile& operator=(const LineFile&) = delete;
-
   // Appends to what is there, and writes the lines that wait. Throws
   // StorageError that names the path, also where it is a pipe (FIFO) or another
   // file that is not regular.
@@ -30,7 +27,7 @@ class LineFile {
   void write_waiting();
 
   std::filesystem::path path_;
-  int descriptor_ = -1;
+  Descriptor descriptor_;
   std::string waiting_;
 };
 

@@ -25,48 +25,38 @@ namespace fs = std::filesystem;
       std::strerror(error)));
 }
 
-// Whether the path still names the file that was locked: its owner may have
-// removed it in between, and then this is a lock on nothing.
-bool is_current(int descriptor, const fs::path& path) {
-  struct stat mine {};
-  struct stat named {};
-  return ::fstat(descriptor, &mine) == 0 && ::stat(path.c_str(), &named) == 0 &&
-         mine.st_dev == named.st_dev && mine.st_ino == named.st_ino;
-}
-
 }  // namespace
 
-FileLock::FileLock(fs::path path, File file, int descriptor)
-    : path_(std::move(path)), file_(file), descriptor_(descriptor) {}
+bool is_current(const Descriptor& locked, const fs::path& path) {
+  struct stat mine {};
+  struct stat named {};
+  return ::fstat(locked.get(), &mine) == 0 &&
+         ::stat(path.c_str(), &named) == 0 && mine.st_dev == named.st_dev &&
+         mine.st_ino == named.st_ino;
+}
 
-FileLock::FileLock(FileLock&& other) noexcept
-    : path_(std::move(other.path_)),
-      file_(other.file_),
-      descriptor_(std::exchange(other.descriptor_, -1)) {}
+FileLock::FileLock(fs::path path, File file, Descriptor descriptor)
+    : path_(std::move(path)), file_(file), descriptor_(std::move(descriptor)) {}
 
 FileLock::~FileLock() {
-  if (descriptor_ < 0)
-    return;
-  if (file_ == File::kRemove)
+  if (descriptor_.is_open() && file_ == File::kRemove)
     ::unlink(path_.c_str());
-  ::close(descriptor_);
 }
 
 std::optional<FileLock>
 FileLock::acquire(const fs::path& path, File file, int operation) {
   while (true) {
-    const int descriptor =
-        ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    if (descriptor < 0)
+    Descriptor descriptor(
+        ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+    if (!descriptor.is_open())
       fail("create", path, errno);
     int result = 0;
     do {
-      result = ::flock(descriptor, operation);
+      result = ::flock(descriptor.get(), operation);
     } while (result != 0 && errno == EINTR);
     const int error = errno;
     if (result == 0 && is_current(descriptor, path))
-      return FileLock(path, file, descriptor);
-    ::close(descriptor);
+      return FileLock(path, file, std::move(descriptor));
     if (result != 0 && error == EWOULDBLOCK)
       return std::nullopt;
     if (result != 0)

@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <optional>
 
+#include "brigade/files/descriptor.h"
+
 namespace brigade {
 
 class FileLock {
@@ -20,18 +22,22 @@ class FileLock {
       const std::filesystem::path& path,
       File file);
 
-  FileLock(FileLock&& other) noexcept;
+  FileLock(FileLock&&) noexcept = default;
   FileLock& operator=(FileLock&&) = delete;
   ~FileLock();
 
  private:
-  FileLock(std::filesystem::path path, File file, int descriptor);
+  FileLock(std::filesystem::path path, File file, Descriptor descriptor);
   static std::optional<FileLock>
   acquire(const std::filesystem::path& path, File file, int operation);
 
   std::filesystem::path path_;
   File file_;
-  int descriptor_;  // -1: moved from
+  Descriptor descriptor_;  // closed: moved from
 };
+
+// Whether the path still names the file that was locked: its owner may have
+// removed it in between, and then this is a lock on nothing.
+bool is_current(const Descriptor& locked, const std::filesystem::path& path);
 
 }  // namespace brigade

@@ -7,10 +7,12 @@
 
 #include <cerrno>
 #include <cstring>
+#include <span>
 #include <string>
 
 #include "brigade/base/error.h"
 #include "brigade/base/parse_number.h"
+#include "brigade/files/descriptor.h"
 #include "brigade/files/usual_path.h"
 
 namespace brigade {
@@ -50,24 +52,14 @@ bool is_written_in_place(const fs::path& path) {
 
 void write_in_place(const fs::path& path, std::string_view text) {
   const int named = named_descriptor(path);
-  const int descriptor = named >= 0
-                             ? ::fcntl(named, F_DUPFD_CLOEXEC, 0)
-                             : ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
-  if (descriptor < 0)
+  Descriptor descriptor(
+      named >= 0 ? ::fcntl(named, F_DUPFD_CLOEXEC, 0)
+                 : ::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  if (!descriptor.is_open())
     throw_output("open", path);
-  while (!text.empty()) {
-    const ssize_t count = ::write(descriptor, text.data(), text.size());
-    if (count < 0 && errno == EINTR)
-      continue;
-    if (count < 0) {
-      const int error = errno;
-      ::close(descriptor);
-      errno = error;
-      throw_output("write", path);
-    }
-    text.remove_prefix(static_cast<size_t>(count));
-  }
-  if (::close(descriptor) != 0)
+  if (!descriptor.write(std::as_bytes(std::span(text))))
+    throw_output("write", path);
+  if (!descriptor.close())
     throw_output("close", path);
 }
 
@@ -113,11 +105,10 @@ void check_writable(const fs::path& named) {
     return;
   }
   const std::string tried = fmt::format("{}.tmp-{}", path.string(), ::getpid());
-  const int descriptor =
-      ::open(tried.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, S_IRUSR | S_IWUSR);
-  if (descriptor < 0)
+  const Descriptor descriptor(
+      ::open(tried.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, S_IRUSR | S_IWUSR));
+  if (!descriptor.is_open())
     throw_output("write", path);
-  ::close(descriptor);
   ::unlink(tried.c_str());
 }
 

@@ -7,11 +7,13 @@
 
 #include <cerrno>
 #include <cstring>
+#include <span>
 #include <thread>
 
 #include "brigade/base/error.h"
 #include "brigade/base/parse_number.h"
 #include "brigade/base/units.h"
+#include "brigade/files/descriptor.h"
 #include "brigade/files/digest.h"
 #include "brigade/files/file.h"
 #include "brigade/files/lock.h"
@@ -70,52 +72,37 @@ class PartialFile {
             O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC,
             0644)) {
     struct stat status {};
-    if (descriptor_ < 0 || ::fstat(descriptor_, &status) != 0)
+    if (!descriptor_.is_open() || ::fstat(descriptor_.get(), &status) != 0)
       fail("open");
     size_bytes_ = static_cast<uint64_t>(status.st_size);
   }
-  ~PartialFile() {
-    if (descriptor_ >= 0)
-      ::close(descriptor_);
-  }
-  PartialFile(const PartialFile&) = delete;
-  PartialFile& operator=(const PartialFile&) = delete;
 
   uint64_t size_bytes() const { return size_bytes_; }
 
   void append(std::string_view bytes) {
-    while (!bytes.empty()) {
-      const ssize_t count = ::write(descriptor_, bytes.data(), bytes.size());
-      if (count < 0 && errno == EINTR)
-        continue;
-      if (count < 0)
-        fail("write");
-      bytes.remove_prefix(static_cast<size_t>(count));
-      size_bytes_ += static_cast<uint64_t>(count);
-    }
+    if (!descriptor_.write(std::as_bytes(std::span(bytes))))
+      fail("write");
+    size_bytes_ += bytes.size();
   }
 
   void clear() {
-    if (::ftruncate(descriptor_, 0) != 0)
+    if (::ftruncate(descriptor_.get(), 0) != 0)
       fail("truncate");
     size_bytes_ = 0;
   }
 
   void sync() {
-    if (::fsync(descriptor_) != 0)
+    if (::fsync(descriptor_.get()) != 0)
       fail("sync");
   }
 
  private:
   fs::path path_;
-  int descriptor_;
+  Descriptor descriptor_;
   uint64_t size_bytes_ = 0;
 
   [[noreturn]] void fail(const char* what) {
     const int error = errno;
-    if (descriptor_ >= 0)
-      ::close(descriptor_);
-    descriptor_ = -1;
     throw StorageError(fmt::format(
         "[hub] cannot {} '{}': {}{}",
         what,

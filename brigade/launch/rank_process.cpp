@@ -166,15 +166,6 @@ std::vector<char*> as_pointers(const std::vector<std::string>& strings) {
 
 }  // namespace
 
-int Descriptor::release() {
-  return std::exchange(descriptor_, -1);
-}
-
-void Descriptor::close() {
-  if (descriptor_ >= 0)
-    ::close(std::exchange(descriptor_, -1));
-}
-
 Pipe make_pipe() {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0)

@@ -17,28 +17,9 @@
 #include <string>
 #include <vector>
 
+#include "brigade/files/descriptor.h"
+
 namespace brigade {
-
-// A file descriptor that is closed with its owner.
-class Descriptor {
- public:
-  explicit Descriptor(int descriptor = -1) : descriptor_(descriptor) {}
-  ~Descriptor() { close(); }
-  Descriptor(Descriptor&& other) noexcept : descriptor_(other.release()) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    if (this != &other) {
-      close();
-      descriptor_ = other.release();
-    }
-    return *this;
-  }
-  int get() const { return descriptor_; }
-  int release();
-  void close();
-
- private:
-  int descriptor_;
-};
 
 struct Pipe {
   Descriptor read_end;
