@@ -18,11 +18,11 @@
 #include <string_view>
 
 #include "brigade/base/error.h"
+#include "brigade/base/utf8.h"
 #include "brigade/data/whole_text.h"
 #include "brigade/generate/chat_session.h"
 #include "brigade/generate/inference_config.h"
 #include "brigade/model_spec/model_warnings.h"
-#include "brigade/tokenizer/utf8.h"
 #include "brigade/train/start_world.h"
 #include "cli/commands.h"
 #include "cli/options.h"

@@ -7,13 +7,13 @@
 #include <nlohmann/json.hpp>
 
 #include "brigade/base/error.h"
+#include "brigade/base/utf8.h"
 #include "brigade/comm/agreement.h"
 #include "brigade/data/whole_text.h"
 #include "brigade/files/read_once.h"
 #include "brigade/generate/inference_config.h"
 #include "brigade/generate/text_generator.h"
 #include "brigade/json/parse.h"
-#include "brigade/tokenizer/utf8.h"
 #include "brigade/train/start_world.h"
 #include "cli/commands.h"
 #include "cli/options.h"

@@ -7,10 +7,10 @@
 #include <string_view>
 #include <utility>
 
+#include "brigade/base/utf8.h"
 #include "brigade/chat/builtins.h"
 #include "brigade/chat/numbers.h"
 #include "brigade/tokenizer/unicode.h"
-#include "brigade/tokenizer/utf8.h"
 
 namespace brigade::jinja {
 namespace {
@@ -332,7 +332,7 @@ Value title_filter(const Value& value, const CallArguments&) {
   bool begins_word = true;
   for (size_t i = 0; i + 1 < offsets.size(); ++i) {
     const char32_t c = code_point_at(text.bytes(), offsets[i]);
-    if (is_space(c) || kBeforeWord.find(c) != kBeforeWord.npos) {
+    if (is_python_space(c) || kBeforeWord.find(c) != kBeforeWord.npos) {
       append_utf8(bytes, c);
       begins_word = true;
     } else if (begins_word) {

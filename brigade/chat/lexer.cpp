@@ -7,8 +7,9 @@
 #include <cctype>
 
 #include "brigade/base/error.h"
+#include "brigade/base/utf8.h"
 #include "brigade/chat/text.h"
-#include "brigade/tokenizer/utf8.h"
+#include "brigade/tokenizer/unicode.h"
 
 namespace brigade::jinja {
 
@@ -255,7 +256,7 @@ class Lexer {
 
   void skip_blanks() {
     while (at_ < source_.size() && !is_utf8_continuation(source_[at_]) &&
-           is_space(code_point_at(source_, at_))) {
+           is_python_space(code_point_at(source_, at_))) {
       line_ += source_[at_] == '\n' ? 1 : 0;
       at_ += utf8_length(source_[at_]);
     }

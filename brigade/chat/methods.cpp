@@ -40,8 +40,8 @@ List split_at_space(const Text& text, int64_t most) {
   const std::vector<size_t> offsets = code_point_offsets(text.bytes());
   const size_t count = offsets.size() - 1;
   const auto next = [&](size_t from, bool wants_space) {
-    while (from < count &&
-           is_space(code_point_at(text.bytes(), offsets[from])) != wants_space)
+    while (from < count && is_python_space(code_point_at(
+                               text.bytes(), offsets[from])) != wants_space)
       ++from;
     return from;
   };

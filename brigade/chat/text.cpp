@@ -4,24 +4,18 @@
 #include <set>
 #include <utility>
 
+#include "brigade/base/utf8.h"
+#include "brigade/tokenizer/unicode.h"
+
 namespace brigade::jinja {
 namespace {
 
 // The code point at `at`; for a lone byte its value. Sets its length.
 char32_t read_code_point(std::string_view text, size_t at, size_t& length) {
-  const auto byte = [&](size_t i) {
-    return static_cast<unsigned char>(text[at + i]);
-  };
-  const unsigned char first = byte(0);
-  length = first < 0xC0 ? 1 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
-  if (length == 1 || at + length > text.size()) {
-    length = 1;
-    return first;
-  }
-  char32_t value = first & (0xFFU >> (length + 1));
-  for (size_t i = 1; i < length; ++i)
-    value = value << 6 | (byte(i) & 0x3FU);
-  return value;
+  const Utf8Step step = utf8_step(text, at);
+  length = step.valid ? step.length : 1;
+  return step.valid ? utf8_code_point(text, at)
+                    : static_cast<unsigned char>(text[at]);
 }
 
 }  // namespace
@@ -75,13 +69,6 @@ Text Text::with_bytes(std::string bytes) const {
   return result;
 }
 
-bool is_space(char32_t c) {
-  return (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x20) || c == 0x85 ||
-         c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) ||
-         c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F ||
-         c == 0x3000;
-}
-
 char32_t code_point_at(std::string_view text, size_t at) {
   size_t length = 0;
   return read_code_point(text, at, length);
@@ -109,7 +96,7 @@ Text strip(const Text& text, Sides sides, std::string_view characters) {
   const std::vector<size_t> offsets = code_point_offsets(text.bytes());
   const auto goes = [&](size_t i) {
     const char32_t c = code_point_at(text.bytes(), offsets[i]);
-    return taken.empty() ? is_space(c) : taken.count(c) > 0;
+    return taken.empty() ? is_python_space(c) : taken.count(c) > 0;
   };
   size_t begin = 0;
   size_t end = offsets.size() - 1;

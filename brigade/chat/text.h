@@ -50,9 +50,6 @@ class Text {
   std::vector<Mark> marks_;
 };
 
-// Python's str.isspace() of a code point.
-bool is_space(char32_t c);
-
 enum class Sides { kLeft, kRight, kBoth };
 // Python's strip, lstrip and rstrip. `characters`: those taken off; empty:
 // white space.

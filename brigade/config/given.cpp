@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "brigade/base/utf8.h"
 #include "brigade/json/fault_text.h"
 #include "brigade/json/nearest.h"
 #include "brigade/json/parse.h"
@@ -18,15 +19,6 @@ using Problems = std::vector<std::string>;
 
 const char* place_of(ValueOrigin origin) {
   return origin == ValueOrigin::kEnvironment ? "environment" : "command line";
-}
-
-bool is_utf8(const std::string& text) {
-  try {
-    static_cast<void>(json(text).dump());
-    return true;
-  } catch (const json::type_error&) {
-    return false;
-  }
 }
 
 std::string unknown_key(std::string_view group, std::string_view name) {
@@ -172,7 +164,7 @@ std::string text_override(const std::string& key, const std::string& text) {
 std::optional<std::string> find_utf8_problem(
     const std::string& text,
     const std::string& place) {
-  if (is_utf8(text))
+  if (valid_utf8_prefix(text) == text.size())
     return std::nullopt;
   return fmt::format(
       "[config] {} ({}): the text is not valid UTF-8; use other names for "

@@ -5,8 +5,9 @@
 #include <algorithm>
 
 #include "brigade/base/error.h"
+#include "brigade/base/utf8.h"
 #include "brigade/generate/text_tokens.h"
-#include "brigade/tokenizer/utf8.h"
+#include "brigade/tokenizer/unicode.h"
 
 namespace brigade {
 namespace {
@@ -42,9 +43,7 @@ Ids encode(const Tokenizer& tokenizer, const std::string& text) {
 size_t stripped_length(const std::string& text) {
   size_t end = text.size();
   while (end > 0) {
-    size_t begin = end - 1;
-    while (begin > 0 && is_utf8_continuation(text[begin]))
-      --begin;
+    const size_t begin = utf8_character_before(text, end);
     if (!is_python_space(utf8_code_point(text, begin)))
       break;
     end = begin;

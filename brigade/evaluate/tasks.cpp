@@ -9,10 +9,11 @@
 #include <sstream>
 
 #include "brigade/base/error.h"
+#include "brigade/base/utf8.h"
 #include "brigade/data/whole_text.h"
 #include "brigade/files/read_once.h"
 #include "brigade/json/node.h"
-#include "brigade/tokenizer/utf8.h"
+#include "brigade/tokenizer/unicode.h"
 
 namespace brigade {
 namespace {
@@ -171,14 +172,6 @@ TextResult rate_texts(
       .word_perplexity = std::exp(all / static_cast<double>(words)),
       .byte_perplexity = std::exp(per_byte),
       .bits_per_byte = per_byte / std::numbers::ln2};
-}
-
-// General category Zs, and the bidirectional types WS, B and S.
-bool is_python_space(char32_t c) {
-  return (c >= 0x09 && c <= 0x0d) || (c >= 0x1c && c <= 0x20) || c == 0x85 ||
-         c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) ||
-         c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f ||
-         c == 0x3000;
 }
 
 }  // namespace brigade

@@ -67,7 +67,4 @@ TextResult rate_texts(
     const std::vector<std::string>& texts,
     const std::vector<double>& nats);
 
-// Python's str.isspace(), which the harness splits and strips by.
-bool is_python_space(char32_t c);
-
 }  // namespace brigade

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "brigade/base/error.h"
+#include "brigade/base/utf8.h"
 #include "brigade/files/file.h"
 #include "brigade/gguf/pre_tokenizer_name.h"
 #include "brigade/gguf/sentencepiece_tokens.h"
@@ -16,7 +17,6 @@
 #include "brigade/tokenizer/token_model.h"
 #include "brigade/tokenizer/tokenizer.h"
 #include "brigade/tokenizer/tokenizer_json.h"
-#include "brigade/tokenizer/utf8.h"
 
 namespace brigade {
 namespace {

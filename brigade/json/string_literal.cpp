@@ -4,6 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "brigade/base/utf8.h"
+
 namespace brigade {
 namespace {
 
@@ -55,32 +57,6 @@ size_t escape_length(std::string_view text, size_t at, std::string& problem) {
   return 0;
 }
 
-// Well-formed sequences only: Unicode 15, table 3-7. 0: not one.
-size_t utf8_sequence_length(std::string_view text, size_t position) {
-  const auto at = [&](size_t i) -> unsigned {
-    const size_t index = position + i;
-    return index < text.size() ? static_cast<unsigned char>(text[index]) : 0;
-  };
-  const unsigned first = at(0);
-  size_t length = 0;
-  unsigned low = 0x80, high = 0xbf;  // of the second byte
-  if (first >= 0xc2 && first <= 0xdf) {
-    length = 2;
-  } else if (first >= 0xe0 && first <= 0xef) {
-    length = 3;
-    low = first == 0xe0 ? 0xa0 : 0x80;
-    high = first == 0xed ? 0x9f : 0xbf;
-  } else if (first >= 0xf0 && first <= 0xf4) {
-    length = 4;
-    low = first == 0xf0 ? 0x90 : 0x80;
-    high = first == 0xf4 ? 0x8f : 0xbf;
-  }
-  bool valid = length > 0 && at(1) >= low && at(1) <= high;
-  for (size_t i = 2; i < length; ++i)
-    valid = valid && (at(i) & 0xc0) == 0x80;
-  return valid ? length : 0;
-}
-
 }  // namespace
 
 std::optional<JsonStringLiteral> read_string_literal(
@@ -107,8 +83,9 @@ std::optional<JsonStringLiteral> read_string_literal(
           fmt::format("a string holds the control byte 0x{:02x}", byte);
       return std::nullopt;
     } else if (byte >= 0x80) {
-      length = utf8_sequence_length(text, position);
-      if (length == 0)
+      const Utf8Step step = utf8_step(text, position);
+      length = step.valid ? step.length : 0;
+      if (!step.valid)
         problem.problem = fmt::format(
             "a string holds byte 0x{:02x}, which is not UTF-8", byte);
     }

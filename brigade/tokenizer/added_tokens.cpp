@@ -4,22 +4,15 @@
 #include <functional>
 
 #include "brigade/base/check.h"
+#include "brigade/base/utf8.h"
 #include "brigade/tokenizer/unicode.h"
-#include "brigade/tokenizer/utf8.h"
 
 namespace brigade {
 namespace {
 
-size_t previous_character(std::string_view text, size_t at) {
-  do
-    --at;
-  while (is_utf8_continuation(text[at]));
-  return at;
-}
-
 bool word_character_before(std::string_view text, size_t at) {
-  return at > 0 &&
-         is_word_character(utf8_code_point(text, previous_character(text, at)));
+  return at > 0 && is_word_character(
+                       utf8_code_point(text, utf8_character_before(text, at)));
 }
 
 bool word_character_at(std::string_view text, size_t at) {
@@ -87,7 +80,7 @@ bool AddedTokenMatcher::widen(
   if (token.lstrip) {
     size_t begin = match.begin;
     while (begin > 0) {
-      const size_t before = previous_character(input, begin);
+      const size_t before = utf8_character_before(input, begin);
       if (!is_white_space(utf8_code_point(input, before)))
         break;
       begin = before;
@@ -148,7 +141,7 @@ size_t AddedTokenCuts::cut_before(std::string_view text, size_t at) const {
 size_t AddedTokenCuts::step(std::string_view text, size_t at) const {
   size_t white_begin = at;
   while (white_begin > 0) {
-    const size_t before = previous_character(text, white_begin);
+    const size_t before = utf8_character_before(text, white_begin);
     if (!is_white_space(utf8_code_point(text, before)))
       break;
     white_begin = before;

@@ -2,19 +2,9 @@
 
 #include <algorithm>
 
-#include "brigade/tokenizer/utf8.h"
+#include "brigade/base/utf8.h"
 
 namespace brigade {
-namespace {
-
-char32_t last_character(std::string_view text) {
-  size_t at = text.size() - 1;
-  while (is_utf8_continuation(text[at]))
-    --at;
-  return utf8_code_point(text, at);
-}
-
-}  // namespace
 
 BpeBoundaries::BpeBoundaries()
     : unsafe_(size_t{kMaxClasses} * kMaxClasses, false) {}
@@ -31,7 +21,8 @@ uint16_t BpeBoundaries::find_or_add(Classes& classes, char32_t c) {
 }
 
 void BpeBoundaries::add_merge(std::string_view left, std::string_view right) {
-  const uint16_t row = find_or_add(left_, last_character(left));
+  const size_t last = utf8_character_before(left, left.size());
+  const uint16_t row = find_or_add(left_, utf8_code_point(left, last));
   const uint16_t column = find_or_add(right_, utf8_code_point(right, 0));
   unsafe_[size_t{row} * kMaxClasses + column] = true;
 }

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "brigade/base/error.h"
+#include "brigade/base/utf8.h"
 #include "brigade/tokenizer/byte_alphabet.h"
-#include "brigade/tokenizer/utf8.h"
 #include "brigade/tokenizer/word_cache.h"
 
 namespace brigade {

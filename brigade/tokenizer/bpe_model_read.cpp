@@ -3,8 +3,8 @@
 #include "brigade/tokenizer/bpe_model.h"
 
 #include <fmt/format.h>
+#include "brigade/base/utf8.h"
 #include "brigade/tokenizer/json_parts.h"
-#include "brigade/tokenizer/utf8.h"
 
 namespace brigade {
 namespace {

@@ -1,6 +1,6 @@
 #include "brigade/tokenizer/byte_alphabet.h"
 
-#include "brigade/tokenizer/utf8.h"
+#include "brigade/base/utf8.h"
 
 namespace brigade {
 

@@ -1,8 +1,8 @@
 // The tokenizer that needs no file: one token per byte, then <bos> and <eos>.
 #include <fmt/format.h>
 
+#include "brigade/base/utf8.h"
 #include "brigade/tokenizer/kinds.h"
-#include "brigade/tokenizer/utf8.h"
 
 namespace brigade {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <utility>
 
+#include "brigade/base/utf8.h"
 #include "brigade/tokenizer/unicode.h"
-#include "brigade/tokenizer/utf8.h"
 
 namespace brigade {
 namespace {

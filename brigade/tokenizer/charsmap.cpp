@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "brigade/base/error.h"
+#include "brigade/base/utf8.h"
 #include "brigade/tokenizer/base64.h"
 #include "brigade/tokenizer/unicode.h"
-#include "brigade/tokenizer/utf8.h"
 
 namespace brigade {
 namespace {

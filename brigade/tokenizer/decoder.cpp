@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "brigade/base/error.h"
+#include "brigade/base/utf8.h"
 #include "brigade/tokenizer/byte_alphabet.h"
 #include "brigade/tokenizer/json_parts.h"
 #include "brigade/tokenizer/pattern.h"
-#include "brigade/tokenizer/utf8.h"
 
 namespace brigade {
 namespace {

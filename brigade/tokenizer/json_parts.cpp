@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "brigade/tokenizer/utf8.h"
+#include "brigade/base/utf8.h"
 
 namespace brigade {
 

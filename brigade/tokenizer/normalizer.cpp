@@ -6,13 +6,13 @@
 #include <utility>
 #include <vector>
 
+#include "brigade/base/utf8.h"
 #include "brigade/tokenizer/byte_alphabet.h"
 #include "brigade/tokenizer/character_normalizers.h"
 #include "brigade/tokenizer/charsmap.h"
 #include "brigade/tokenizer/json_parts.h"
 #include "brigade/tokenizer/pattern.h"
 #include "brigade/tokenizer/unicode.h"
-#include "brigade/tokenizer/utf8.h"
 
 namespace brigade {
 namespace {
@@ -66,9 +66,7 @@ Normalizer make_stripping(const JsonNode& node) {
       begin += utf8_length(s[begin]);
     size_t end = s.size();
     while (right && end > begin) {
-      size_t last = end - 1;
-      while (is_utf8_continuation(s[last]))
-        --last;
+      const size_t last = utf8_character_before(s, end);
       if (!white_space_at(last))
         break;
       end = last;

@@ -4,8 +4,8 @@
 
 #include <cctype>
 
+#include "brigade/base/utf8.h"
 #include "brigade/tokenizer/json_parts.h"
-#include "brigade/tokenizer/utf8.h"
 
 namespace brigade {
 namespace {

@@ -7,12 +7,12 @@
 #include <utility>
 #include <vector>
 
+#include "brigade/base/utf8.h"
 #include "brigade/tokenizer/byte_alphabet.h"
 #include "brigade/tokenizer/json_parts.h"
 #include "brigade/tokenizer/pattern.h"
 #include "brigade/tokenizer/pre_tokenizer_split.h"
 #include "brigade/tokenizer/unicode.h"
-#include "brigade/tokenizer/utf8.h"
 
 namespace brigade {
 namespace {

@@ -8,11 +8,11 @@
 #include <unordered_set>
 
 #include "brigade/base/parse_number.h"
+#include "brigade/base/utf8.h"
 #include "brigade/files/file.h"
 #include "brigade/files/usual_path.h"
 #include "brigade/json/node.h"
 #include "brigade/tokenizer/tokens_beside.h"
-#include "brigade/tokenizer/utf8.h"
 
 namespace brigade {
 namespace {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "brigade/base/utf8.h"
 #include "brigade/tokenizer/pattern.h"
-#include "brigade/tokenizer/utf8.h"
 
 namespace brigade {
 

@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "brigade/base/error.h"
+#include "brigade/base/utf8.h"
 #include "brigade/files/file.h"
 #include "brigade/tokenizer/sentencepiece_reason.h"
-#include "brigade/tokenizer/utf8.h"
 
 namespace brigade {
 namespace {

@@ -6,8 +6,8 @@
 #include <memory>
 #include <new>
 
+#include "brigade/base/utf8.h"
 #include "brigade/tokenizer/later_unicode.h"
-#include "brigade/tokenizer/utf8.h"
 
 namespace brigade {
 namespace {

@@ -12,6 +12,11 @@ namespace brigade {
 
 // White_Space, as Rust's char::is_whitespace.
 bool is_white_space(char32_t c);
+// Python's str.isspace(): general category Zs, and the bidirectional types WS,
+// B and S.
+inline bool is_python_space(char32_t c) {
+  return is_white_space(c) || (c >= 0x1C && c <= 0x1F);
+}
 // General categories Nd, Nl, No, as Rust's char::is_numeric.
 bool is_numeric(char32_t c);
 // ASCII punctuation (symbols included) and the general categories P* as of

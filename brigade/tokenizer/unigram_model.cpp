@@ -17,11 +17,11 @@
 #include <vector>
 
 #include "brigade/base/error.h"
+#include "brigade/base/utf8.h"
 #include "brigade/tokenizer/byte_alphabet.h"
 #include "brigade/tokenizer/byte_trie.h"
 #include "brigade/tokenizer/token_model.h"
 #include "brigade/tokenizer/unigram_score.h"
-#include "brigade/tokenizer/utf8.h"
 #include "brigade/tokenizer/word_cache.h"
 
 namespace brigade {

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "brigade/base/error.h"
+#include "brigade/base/utf8.h"
 #include "brigade/tokenizer/byte_alphabet.h"
 #include "brigade/tokenizer/byte_trie.h"
 #include "brigade/tokenizer/token_model.h"
-#include "brigade/tokenizer/utf8.h"
 
 namespace brigade {
 namespace {

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "brigade/base/error.h"
+#include "brigade/base/utf8.h"
 #include "brigade/tokenizer/streaming_decoder.h"
 #include "brigade/tokenizer/tokenizer_json.h"
-#include "brigade/tokenizer/utf8.h"
 
 namespace {
 

@@ -9,10 +9,10 @@
 #include <string>
 
 #include "brigade/base/error.h"
+#include "brigade/base/utf8.h"
 #include "brigade/files/file.h"
 #include "brigade/json/node.h"
 #include "brigade/tokenizer/base64.h"
-#include "brigade/tokenizer/utf8.h"
 
 namespace brigade {
 namespace {

@@ -11,9 +11,9 @@
 #include <thread>
 #include <vector>
 
+#include "brigade/base/utf8.h"
 #include "brigade/tokenizer/bpe_boundaries.h"
 #include "brigade/tokenizer/tokenizer_json.h"
-#include "brigade/tokenizer/utf8.h"
 #include "brigade/tokenizer/word_cache.h"
 
 namespace brigade {

@@ -8,10 +8,10 @@
 #include <string>
 
 #include "brigade/base/error.h"
+#include "brigade/base/utf8.h"
 #include "brigade/files/file.h"
 #include "brigade/tokenizer/streaming_decoder.h"
 #include "brigade/tokenizer/training.h"
-#include "brigade/tokenizer/utf8.h"
 
 namespace brigade {
 namespace {

@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "brigade/base/error.h"
+#include "brigade/base/utf8.h"
 #include "brigade/tokenizer/byte_trie.h"
 #include "brigade/tokenizer/tokenizer_json.h"
 #include "brigade/tokenizer/unigram_score.h"
-#include "brigade/tokenizer/utf8.h"
 
 namespace brigade {
 namespace {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "brigade/base/error.h"
+#include "brigade/base/utf8.h"
 #include "brigade/tokenizer/tokenizer_json.h"
-#include "brigade/tokenizer/utf8.h"
 
 namespace brigade {
 namespace {

@@ -1,4 +1,4 @@
-#include "brigade/tokenizer/utf8.h"
+#include "brigade/base/utf8.h"
 
 #include <fmt/format.h>
 
@@ -8,47 +8,6 @@
 
 namespace brigade {
 namespace {
-
-// What stands at text[offset], which is not ASCII: the bytes to step over and
-// whether they are a character. Table 3-7 of the Unicode standard.
-struct Step {
-  size_t length = 1;
-  bool valid = false;
-};
-
-Step step(std::string_view text, size_t offset) {
-  const auto at = [&](size_t i) {
-    return static_cast<unsigned char>(text[offset + i]);
-  };
-  const unsigned char lead = at(0);
-  size_t length = 0;
-  unsigned char low = 0x80;
-  unsigned char high = 0xBF;
-  if (lead >= 0xC2 && lead <= 0xDF) {
-    length = 2;
-  } else if (lead >= 0xE0 && lead <= 0xEF) {
-    length = 3;
-    if (lead == 0xE0)
-      low = 0xA0;
-    if (lead == 0xED)
-      high = 0x9F;
-  } else if (lead >= 0xF0 && lead <= 0xF4) {
-    length = 4;
-    if (lead == 0xF0)
-      low = 0x90;
-    if (lead == 0xF4)
-      high = 0x8F;
-  } else {
-    return {};
-  }
-  for (size_t i = 1; i < length; ++i) {
-    if (offset + i >= text.size() || at(i) < low || at(i) > high)
-      return {.length = i, .valid = false};
-    low = 0x80;
-    high = 0xBF;
-  }
-  return {.length = length, .valid = true};
-}
 
 size_t skip_ascii(std::string_view text, size_t offset) {
   while (offset + 8 <= text.size()) {
@@ -71,7 +30,7 @@ size_t valid_utf8_prefix(std::string_view text) {
     offset = skip_ascii(text, offset);
     if (offset == text.size())
       return offset;
-    const Step next = step(text, offset);
+    const Utf8Step next = utf8_step(text, offset);
     if (!next.valid)
       return offset;
     offset += next.length;
@@ -96,9 +55,7 @@ std::string to_valid_utf8(std::string text) {
     return text;
   std::string out = text.substr(0, offset);
   while (offset < text.size()) {
-    const Step next = static_cast<signed char>(text[offset]) >= 0
-                          ? Step{.length = 1, .valid = true}
-                          : step(text, offset);
+    const Utf8Step next = utf8_step(text, offset);
     if (next.valid)
       out.append(text, offset, next.length);
     else
