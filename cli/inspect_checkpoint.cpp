@@ -15,6 +15,7 @@
 #include "brigade/data/training_data.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/report/run_record.h"
+#include "brigade/run/checkpoint_folder.h"
 #include "brigade/run/part_use.h"
 #include "brigade/run/run_options.h"
 #include "brigade/tokenizer/tokenizer.h"
@@ -180,41 +181,26 @@ std::string completeness(
       missing.front());
 }
 
-bool is_numbered(const fs::path& path) {
-  const std::string name = path.filename().string();
-  return !name.empty() && std::all_of(name.begin(), name.end(), [](char c) {
-    return c >= '0' && c <= '9';
-  }) && fs::exists(path / "manifest.json");
-}
-
 // The steps of the checkpoints that lie beside one.
-std::vector<std::string> steps_beside(const fs::path& directory) {
-  std::vector<std::string> steps;
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(
-           fs::absolute(directory).lexically_normal().parent_path(), ignored)) {
-    if (is_numbered(entry.path()))
-      steps.push_back(entry.path().filename().string());
+std::vector<int64_t> steps_beside(const fs::path& directory) {
+  std::vector<int64_t> steps;
+  for (const CheckpointEntry& entry : brigade::list_checkpoints(
+           fs::absolute(directory).lexically_normal().parent_path())) {
+    if (fs::exists(entry.directory / kManifestFile))
+      steps.push_back(entry.step);
   }
-  std::sort(steps.begin(), steps.end(), [](const auto& a, const auto& b) {
-    return a.size() != b.size() ? a.size() < b.size() : a < b;
-  });
   return steps;
 }
 
 }  // namespace
 
 bool is_checkpoint(const fs::path& folder) {
-  if (fs::exists(folder / "manifest.json"))
+  try {
+    find_checkpoint_directory(folder);
     return true;
-  if (fs::is_directory(folder / "checkpoints"))
-    return is_checkpoint(folder / "checkpoints");
-  std::error_code ignored;
-  const fs::directory_iterator entries(folder, ignored);
-  return std::any_of(
-      begin(entries), end(entries), [](const fs::directory_entry& entry) {
-        return is_numbered(entry.path());
-      });
+  } catch (const DataError&) {
+    return false;
+  }
 }
 
 void inspect_checkpoint(
@@ -225,7 +211,7 @@ void inspect_checkpoint(
   std::vector<std::string> problems;
   const DecoderConfig config = parse_decoder_config(
       manifest.model,
-      (checkpoint.directory() / "manifest.json").string() + ": /model",
+      (checkpoint.directory() / kManifestFile).string() + ": /model",
       problems);
   if (!problems.empty())
     throw DataError(fmt::format("[inspect] {}", problems.front()));

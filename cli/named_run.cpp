@@ -3,12 +3,13 @@
 #include <fmt/format.h>
 
 #include "brigade/base/error.h"
-#include "brigade/base/parse_number.h"
 #include "brigade/files/file.h"
 #include "brigade/files/usual_path.h"
 #include "brigade/json/node.h"
 #include "brigade/json/python_json.h"
 #include "brigade/metrics/run_folder.h"
+#include "brigade/run/checkpoint_folder.h"
+#include "brigade/run/manifest.h"
 #include "brigade/safetensors/folder.h"
 
 namespace brigade::cli {
@@ -18,19 +19,12 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr const char* kManifest = "manifest.json";
-
 // FOLDER/<step> with the highest step.
 std::optional<fs::path> newest_in(const fs::path& folder) {
   std::optional<fs::path> newest;
-  int64_t highest = -1;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    const auto step = parse_number<int64_t>(entry.path().filename().string());
-    if (step && *step > highest && has_file(entry.path() / kManifest)) {
-      highest = *step;
-      newest = entry.path();
-    }
+  for (const CheckpointEntry& entry : brigade::list_checkpoints(folder)) {
+    if (has_file(entry.directory / kManifestFile))
+      newest = entry.directory;
   }
   return newest;
 }
@@ -42,7 +36,7 @@ json read_json(const fs::path& path) {
 
 // Where the run that wrote the checkpoint had its folder; "": not recorded.
 fs::path recorded_run(const fs::path& checkpoint) {
-  const json manifest = read_json(checkpoint / kManifest);
+  const json manifest = read_json(checkpoint / kManifestFile);
   const json::json_pointer place("/config/logging/run_dir");
   return manifest.contains(place) && manifest.at(place).is_string()
              ? fs::path(manifest.at(place).get<std::string>())
@@ -56,7 +50,7 @@ bool is_run(const fs::path& path) {
 }  // namespace
 
 std::optional<fs::path> find_checkpoint(const fs::path& path) {
-  if (has_file(path / kManifest))
+  if (has_file(path / kManifestFile))
     return path;
   if (auto newest = newest_in(path))
     return newest;
@@ -89,7 +83,7 @@ fs::path find_run(const fs::path& path) {
 
 NamedModelConfig read_model_config(const fs::path& path) {
   if (const auto checkpoint = find_checkpoint(path)) {
-    const fs::path file = *checkpoint / kManifest;
+    const fs::path file = *checkpoint / kManifestFile;
     const json manifest = read_json(file);
     return {
         manifest.is_object() ? manifest.value("model", json()) : json(),
