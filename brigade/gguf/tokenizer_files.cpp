@@ -157,16 +157,8 @@ class TokenizerReader {
       if (tokens_[id].type != TokenType::kUnused)
         vocabulary[tokens_[id].text] = id;
     }
-    for (const TokenBeside& token : added_tokens()) {
-      added.push_back(
-          {{"id", token.id},
-           {"content", token.content},
-           {"single_word", false},
-           {"lstrip", false},
-           {"rstrip", false},
-           {"normalized", false},
-           {"special", token.is_special}});
-    }
+    for (const TokenBeside& token : added_tokens())
+      added.push_back(added_token_json(token));
     return {
         {"version", "1.0"},
         {"truncation", nullptr},

@@ -71,17 +71,6 @@ json merges_of(const Model& model) {
   return list;
 }
 
-json added_token(const TokenBeside& token) {
-  return {
-      {"id", token.id},
-      {"content", token.content},
-      {"single_word", token.single_word},
-      {"lstrip", token.lstrip},
-      {"rstrip", token.rstrip},
-      {"normalized", token.normalized},
-      {"special", token.is_special}};
-}
-
 json added_tokens_of(const Model& model, const FilesBeside& beside) {
   std::map<int64_t, TokenBeside> tokens;
   for (size_t id = 0; id < model.pieces.size(); ++id) {
@@ -95,7 +84,7 @@ json added_tokens_of(const Model& model, const FilesBeside& beside) {
     tokens[token.id] = token;
   json list = json::array();
   for (const auto& [id, token] : tokens)
-    list.push_back(added_token(token));
+    list.push_back(added_token_json(token));
   return list;
 }
 
@@ -188,6 +177,17 @@ void read_config_beside(
 }
 
 }  // namespace
+
+json added_token_json(const TokenBeside& token) {
+  return {
+      {"id", token.id},
+      {"content", token.content},
+      {"single_word", token.single_word},
+      {"lstrip", token.lstrip},
+      {"rstrip", token.rstrip},
+      {"normalized", token.normalized},
+      {"special", token.is_special}};
+}
 
 std::optional<std::string> reason_not_to_convert(const Model& model) {
   if (model.algorithm != Model::Algorithm::kBpe)

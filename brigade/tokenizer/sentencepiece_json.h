@@ -30,6 +30,9 @@ struct TokenBeside {
   bool is_special = false;
 };
 
+// As it stands in the "added_tokens" of a tokenizer.json.
+nlohmann::json added_token_json(const TokenBeside& token);
+
 // What transformers reads beside a .model.
 struct FilesBeside {
   std::vector<TokenBeside> tokens;  // ascending by id, each once
