@@ -6,8 +6,6 @@
 
 #include "brigade/base/error.h"
 #include "brigade/base/utf8.h"
-#include "brigade/tokenizer/byte_alphabet.h"
-#include "brigade/tokenizer/word_cache.h"
 
 namespace brigade {
 namespace {
@@ -17,7 +15,6 @@ constexpr size_t kMinCutBytes = 32;
 }  // namespace
 
 struct BpeModel::Scratch : ModelScratch {
-  WordCache cache;
   BpeMergeScratch merge;
   std::vector<int32_t> tokens;
   std::string spelled;
@@ -31,21 +28,6 @@ std::string BpeModel::summary() const {
   return fmt::format("BPE with {} merges", merge_count_);
 }
 
-void BpeModel::tokenize(
-    const Piece& word,
-    ModelScratch& scratch,
-    std::vector<int32_t>& ids) const {
-  auto& own = static_cast<Scratch&>(scratch);
-  using Kind = WordCache::Kind;
-  const Kind kind = word.byte_level ? Kind::kBytes : Kind::kText;
-  own.cache.append(kind, word.text, ids, [&] {
-    if (word.byte_level)
-      tokenize_text(ByteAlphabet::encode(word.text), own, ids);
-    else
-      tokenize_text(word.text, own, ids);
-  });
-}
-
 // Whether two adjacent characters can be tokenized apart. Beyond merges, an
 // unknown token may wait for the character that follows it (and fuse with it),
 // and a character without any token disappears, so that its neighbours meet.
@@ -55,10 +37,11 @@ bool BpeModel::may_cut(const Character& left, const Character& right) const {
   return boundaries_.is_safe(left.left_class, right.right_class);
 }
 
-void BpeModel::tokenize_text(
+void BpeModel::encode(
     std::string_view text,
-    Scratch& scratch,
+    ModelScratch& scratch,
     std::vector<int32_t>& ids) const {
+  auto& own = static_cast<Scratch&>(scratch);
   if (ignore_merges_ && text.size() <= vocabulary_.max_token_bytes()) {
     if (const auto id = vocabulary_.id(text)) {
       ids.push_back(*id);
@@ -66,7 +49,7 @@ void BpeModel::tokenize_text(
     }
   }
   if (text.size() < kMinCutBytes || has_affixes()) {
-    merge_word(text, scratch, ids);
+    merge_word(text, own, ids);
     return;
   }
   size_t begin = 0;
@@ -74,13 +57,13 @@ void BpeModel::tokenize_text(
   for (size_t at = 0; at < text.size();) {
     const Character& current = character(utf8_code_point(text, at));
     if (previous && may_cut(*previous, current)) {
-      tokenize_part(text.substr(begin, at - begin), scratch, ids);
+      tokenize_part(text.substr(begin, at - begin), own, ids);
       begin = at;
     }
     previous = &current;
     at += utf8_length(text[at]);
   }
-  tokenize_part(text.substr(begin), scratch, ids);
+  tokenize_part(text.substr(begin), own, ids);
 }
 
 void BpeModel::tokenize_part(

@@ -22,10 +22,6 @@ class BpeModel : public TokenModel {
   explicit BpeModel(const JsonNode& node);
 
   std::unique_ptr<ModelScratch> make_scratch() const override;
-  void tokenize(
-      const Piece& word,
-      ModelScratch& scratch,
-      std::vector<int32_t>& ids) const override;
   const Vocabulary& vocabulary() const override { return vocabulary_; }
   std::string summary() const override;
 
@@ -81,10 +77,10 @@ class BpeModel : public TokenModel {
       std::string_view& spelled,
       Scratch& scratch) const;
   bool may_cut(const Character& left, const Character& right) const;
-  void tokenize_text(
+  void encode(
       std::string_view text,
-      Scratch& scratch,
-      std::vector<int32_t>& ids) const;
+      ModelScratch& scratch,
+      std::vector<int32_t>& ids) const override;
   void tokenize_part(
       std::string_view text,
       Scratch& scratch,

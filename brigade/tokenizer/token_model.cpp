@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "brigade/tokenizer/bpe_model.h"
+#include "brigade/tokenizer/byte_alphabet.h"
 #include "brigade/tokenizer/json_parts.h"
 
 namespace brigade {
@@ -20,6 +21,20 @@ std::string model_type(const JsonNode& node) {
 }
 
 }  // namespace
+
+void TokenModel::tokenize(
+    const Piece& word,
+    ModelScratch& scratch,
+    std::vector<int32_t>& ids) const {
+  using Kind = WordCache::Kind;
+  const Kind kind = word.byte_level ? Kind::kBytes : Kind::kText;
+  scratch.cache.append(kind, word.text, ids, [&] {
+    if (word.byte_level)
+      encode(ByteAlphabet::encode(word.text), scratch, ids);
+    else
+      encode(word.text, scratch, ids);
+  });
+}
 
 std::unique_ptr<TokenModel> make_token_model(const JsonNode& node) {
   const std::string type = model_type(node);

@@ -5,18 +5,20 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "brigade/json/node.h"
 #include "brigade/tokenizer/pre_tokenizer.h"
 #include "brigade/tokenizer/vocabulary.h"
+#include "brigade/tokenizer/word_cache.h"
 
 namespace brigade {
 
 // What one thread needs to tokenize. Each model has its own kind.
-class ModelScratch {
- public:
+struct ModelScratch {
   virtual ~ModelScratch() = default;
+  WordCache cache;
 };
 
 // Immutable once made; thread-safe with one ModelScratch per thread.
@@ -28,13 +30,21 @@ class TokenModel {
   // Appends the tokens of one word to `ids`; `scratch` is from make_scratch().
   // Throws DataError when the word needs an unknown token that the vocabulary
   // lacks.
-  virtual void tokenize(
+  void tokenize(
       const Piece& word,
       ModelScratch& scratch,
-      std::vector<int32_t>& ids) const = 0;
+      std::vector<int32_t>& ids) const;
   virtual const Vocabulary& vocabulary() const = 0;
   // A few words for people: "BPE with 50000 merges".
   virtual std::string summary() const = 0;
+
+ private:
+  // tokenize() of a word that the cache does not know, spelled by ByteAlphabet
+  // where it is byte-level.
+  virtual void encode(
+      std::string_view text,
+      ModelScratch& scratch,
+      std::vector<int32_t>& ids) const = 0;
 };
 
 // By "type"; old files without one are recognised by their keys. Throws

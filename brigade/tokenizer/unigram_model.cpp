@@ -18,11 +18,9 @@
 
 #include "brigade/base/error.h"
 #include "brigade/base/utf8.h"
-#include "brigade/tokenizer/byte_alphabet.h"
 #include "brigade/tokenizer/byte_trie.h"
 #include "brigade/tokenizer/token_model.h"
 #include "brigade/tokenizer/unigram_score.h"
-#include "brigade/tokenizer/word_cache.h"
 
 namespace brigade {
 namespace {
@@ -36,10 +34,6 @@ class UnigramModel : public TokenModel {
   explicit UnigramModel(const JsonNode& node);
 
   std::unique_ptr<ModelScratch> make_scratch() const override;
-  void tokenize(
-      const Piece& word,
-      ModelScratch& scratch,
-      std::vector<int32_t>& ids) const override;
   const Vocabulary& vocabulary() const override { return vocabulary_; }
   std::string summary() const override { return "Unigram"; }
 
@@ -60,8 +54,8 @@ class UnigramModel : public TokenModel {
   void read_vocabulary(const JsonNode& list);
   void encode(
       std::string_view text,
-      Scratch& scratch,
-      std::vector<int32_t>& ids) const;
+      ModelScratch& scratch,
+      std::vector<int32_t>& ids) const override;
   // Appends the tokens of a run of unknown characters.
   void append_unknown(std::string_view text, std::vector<int32_t>& ids) const;
   [[noreturn]] void fail_unknown(char32_t c) const;
@@ -81,7 +75,6 @@ struct UnigramModel::Scratch : ModelScratch {
     int32_t id = -1;
   };
 
-  WordCache cache;
   std::vector<PathNode> nodes;
   std::vector<PathToken> path;
 };
@@ -128,21 +121,6 @@ void UnigramModel::read_vocabulary(const JsonNode& list) {
 
 std::unique_ptr<ModelScratch> UnigramModel::make_scratch() const {
   return std::make_unique<Scratch>();
-}
-
-void UnigramModel::tokenize(
-    const Piece& word,
-    ModelScratch& scratch,
-    std::vector<int32_t>& ids) const {
-  using Kind = WordCache::Kind;
-  auto& own = static_cast<Scratch&>(scratch);
-  const Kind kind = word.byte_level ? Kind::kBytes : Kind::kText;
-  own.cache.append(kind, word.text, ids, [&] {
-    if (word.byte_level)
-      encode(ByteAlphabet::encode(word.text), own, ids);
-    else
-      encode(word.text, own, ids);
-  });
 }
 
 // The search for the best path. Where no token reaches across a position, the
@@ -245,7 +223,7 @@ class UnigramModel::Search {
 
 void UnigramModel::encode(
     std::string_view text,
-    Scratch& scratch,
+    ModelScratch& scratch,
     std::vector<int32_t>& ids) const {
   if (text.size() > INT32_MAX)
     throw DataError(fmt::format(
@@ -253,7 +231,7 @@ void UnigramModel::encode(
         "documents of less than 2 GB",
         file_,
         text.size()));
-  Search(*this, text, scratch, ids).run();
+  Search(*this, text, static_cast<Scratch&>(scratch), ids).run();
 }
 
 void UnigramModel::append_unknown(

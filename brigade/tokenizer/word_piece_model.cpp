@@ -9,7 +9,6 @@
 
 #include "brigade/base/error.h"
 #include "brigade/base/utf8.h"
-#include "brigade/tokenizer/byte_alphabet.h"
 #include "brigade/tokenizer/byte_trie.h"
 #include "brigade/tokenizer/token_model.h"
 
@@ -28,8 +27,8 @@ class WordPieceModel : public TokenModel {
   explicit WordPieceModel(const JsonNode& node);
 
   std::unique_ptr<ModelScratch> make_scratch() const override;
-  void tokenize(
-      const Piece& word,
+  void encode(
+      std::string_view text,
       ModelScratch& scratch,
       std::vector<int32_t>& ids) const override;
   const Vocabulary& vocabulary() const override { return vocabulary_; }
@@ -94,14 +93,10 @@ bool WordPieceModel::cut(std::string_view word, std::vector<int32_t>& ids)
   return true;
 }
 
-void WordPieceModel::tokenize(
-    const Piece& word,
+void WordPieceModel::encode(
+    std::string_view text,
     ModelScratch&,
     std::vector<int32_t>& ids) const {
-  std::string spelled;
-  std::string_view text = word.text;
-  if (word.byte_level)
-    text = spelled = ByteAlphabet::encode(word.text);
   // No word has more characters than bytes.
   const bool too_long =
       text.size() > max_characters_ && count_characters(text) > max_characters_;
