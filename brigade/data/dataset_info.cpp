@@ -118,11 +118,7 @@ bool is_dataset_info(const fs::path& file) {
     return false;
   FormatReader reader;
   try {
-    const MappedFile mapped(file);
-    const std::string_view text(
-        reinterpret_cast<const char*>(mapped.bytes().data()),
-        mapped.size_bytes());
-    static_cast<void>(visit_json(text, {}, reader));
+    static_cast<void>(visit_json(MappedFile(file).text(), {}, reader));
   } catch (const Error&) {
     return false;
   }

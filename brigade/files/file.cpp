@@ -93,9 +93,7 @@ MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
 
 // What stands in a clone of a repository for a file that was not fetched.
 void MappedFile::refuse_large_file_pointer() const {
-  constexpr std::string_view kBegin = "version https://git-lfs.github.com/spec";
-  if (size_bytes_ < kBegin.size() ||
-      std::memcmp(data_, kBegin.data(), kBegin.size()) != 0)
+  if (!text().starts_with("version https://git-lfs.github.com/spec"))
     return;
   throw DataError(fmt::format(
       "[file] '{}' is a pointer of Git LFS, not the file: run `git lfs pull` "
@@ -240,9 +238,7 @@ FileDigest AtomicFile::digest() {
 }
 
 std::string read_text_file(const std::filesystem::path& path) {
-  const MappedFile file(path);
-  const auto bytes = file.bytes();
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  return std::string(MappedFile(path).text());
 }
 
 void write_text_file(const std::filesystem::path& path, std::string_view text) {

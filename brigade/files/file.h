@@ -34,6 +34,9 @@ class MappedFile {
   std::span<const std::byte> bytes() const {
     return {static_cast<const std::byte*>(data_), size_bytes_};
   }
+  std::string_view text() const {
+    return {static_cast<const char*>(data_), size_bytes_};
+  }
 
  private:
   std::filesystem::path path_;

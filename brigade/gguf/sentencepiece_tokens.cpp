@@ -241,9 +241,8 @@ SentencePieceTokens add_sentencepiece_model(
     const std::filesystem::path& path,
     TokenList& tokens) {
   const MappedFile file(path);
-  const SentencePieceModel model = parse_sentencepiece_model(
-      {reinterpret_cast<const char*>(file.bytes().data()), file.size_bytes()},
-      path.string());
+  const SentencePieceModel model =
+      parse_sentencepiece_model(file.text(), path.string());
   if (model.algorithm != SentencePieceModel::Algorithm::kBpe)
     refuse_tokenizer("the .model is not of the kind BPE");
   if (!model.charsmap.empty() || model.removes_extra_white_space ||

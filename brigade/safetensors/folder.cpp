@@ -191,9 +191,7 @@ WeightMap read_weight_map(const fs::path& index) {
         file.size_bytes(),
         kMaxIndexBytes));
   }
-  return parse_weight_map(
-      {reinterpret_cast<const char*>(file.bytes().data()), file.size_bytes()},
-      index.string());
+  return parse_weight_map(file.text(), index.string());
 }
 
 WeightMap parse_weight_map(

@@ -247,9 +247,7 @@ bool adds_tokens(const FilesBeside& beside, const Model& model) {
 
 std::optional<std::string> convert_sentencepiece(const fs::path& path) {
   const MappedFile file(path);
-  const Model model = parse_sentencepiece_model(
-      {reinterpret_cast<const char*>(file.bytes().data()), file.size_bytes()},
-      path.string());
+  const Model model = parse_sentencepiece_model(file.text(), path.string());
   if (reason_not_to_convert(model))
     return std::nullopt;
   const FilesBeside beside = read_files_beside(path.parent_path());

@@ -24,11 +24,9 @@ class SentencePieceTokenizer : public Tokenizer {
   explicit SentencePieceTokenizer(std::filesystem::path path)
       : path_(std::move(path)) {
     const MappedFile file(path_);
-    const std::string_view bytes(
-        reinterpret_cast<const char*>(file.bytes().data()), file.size_bytes());
-    if (bytes.empty())
+    if (file.size_bytes() == 0)
       fail(path_, "the file is empty");
-    const auto status = processor_->LoadFromSerializedProto(bytes);
+    const auto status = processor_->LoadFromSerializedProto(file.text());
     if (!status.ok()) {
       const std::string words = words_of_sentencepiece(status.ToString());
       fail(

@@ -35,9 +35,8 @@ std::unique_ptr<Tokenizer> load_sentencepiece(const fs::path& path) {
   if (beside.tokens.empty())
     return make_sentencepiece_tokenizer(path);
   const MappedFile file(path);
-  const SentencePieceModel model = parse_sentencepiece_model(
-      {reinterpret_cast<const char*>(file.bytes().data()), file.size_bytes()},
-      path.string());
+  const SentencePieceModel model =
+      parse_sentencepiece_model(file.text(), path.string());
   if (!adds_tokens(beside, model))
     return make_sentencepiece_tokenizer(path);
   if (const auto reason = reason_not_to_convert(model)) {

@@ -17,10 +17,8 @@ namespace fs = std::filesystem;
 std::unique_ptr<HuggingFaceTokenizer> HuggingFaceTokenizer::load(
     const fs::path& path) {
   const MappedFile file(path);
-  const std::string_view text(
-      reinterpret_cast<const char*>(file.bytes().data()), file.size_bytes());
   return std::make_unique<HuggingFaceTokenizer>(
-      text, path.string(), read_tokens_beside(path));
+      file.text(), path.string(), read_tokens_beside(path));
 }
 
 HuggingFaceTokenizer::HuggingFaceTokenizer(
