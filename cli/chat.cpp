@@ -222,9 +222,7 @@ void chat(const ChatSessionArguments& arguments) {
   RateBar bar(
       is_terminal ? visible_on_stderr(launch.environment)
                   : ProgressBar::Visible::kNo);
-  stored.verify(*mesh->world(), [&](uint64_t done_bytes, uint64_t total_bytes) {
-    bar.show("verifying the checkpoint", done_bytes, total_bytes);
-  });
+  stored.verify(*mesh->world(), bar.labelled("verifying the checkpoint"));
   bar.clear();
   for (const std::string& warning : model_warnings(stored.config()))
     note("warning: {}\n", warning);

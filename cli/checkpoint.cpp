@@ -46,9 +46,7 @@ std::string reason_to_reject(const fs::path& directory) {
   return find_reason_to_reject(
       directory,
       VerifyLevel::kFull,
-      [&](uint64_t done_bytes, uint64_t total_bytes) {
-        bar.show("verifying " + directory.string(), done_bytes, total_bytes);
-      });
+      bar.labelled("verifying " + directory.string()));
 }
 
 uint64_t size_of(const fs::path& directory) {

@@ -530,9 +530,7 @@ void evaluate(const EvaluateArguments& arguments) {
       note("warning: {}\n", warning);
   }
   RateBar bar(visible);
-  stored.verify(*mesh->world(), [&](uint64_t done_bytes, uint64_t total_bytes) {
-    bar.show("verifying the checkpoint", done_bytes, total_bytes);
-  });
+  stored.verify(*mesh->world(), bar.labelled("verifying the checkpoint"));
   bar.clear();
   Evaluation(arguments, stored, config, *mesh, visible).run();
 }

@@ -59,11 +59,7 @@ GgufSource open_source(const ExportArguments& arguments, RateBar& bar) {
   source.checkpoint.emplace(path);
   source.directory = source.checkpoint->directory();
   const std::string reason = find_reason_to_reject(
-      source.directory,
-      VerifyLevel::kFull,
-      [&](uint64_t done_bytes, uint64_t total_bytes) {
-        bar.show("verifying", done_bytes, total_bytes);
-      });
+      source.directory, VerifyLevel::kFull, bar.labelled("verifying"));
   if (!reason.empty())
     throw DataError(reason);
   const CheckpointManifest& manifest = source.checkpoint->manifest();

@@ -197,9 +197,7 @@ void generate(const GenerateArguments& arguments) {
         if (prints)
           printer.write(prompt, piece);
       },
-      [&](uint64_t done_bytes, uint64_t total_bytes) {
-        bar.show("verifying the checkpoint", done_bytes, total_bytes);
-      });
+      bar.labelled("verifying the checkpoint"));
   if (prints)
     printer.finish(result);
 }

@@ -21,12 +21,8 @@ struct ImportArguments {
 void import_model(const ImportArguments& arguments) {
   check_can_make(arguments.out);
   RateBar bar;
-  const ImportedModel model = import_gguf(
-      arguments.gguf,
-      arguments.out,
-      [&](uint64_t done_bytes, uint64_t total_bytes) {
-        bar.show("importing", done_bytes, total_bytes);
-      });
+  const ImportedModel model =
+      import_gguf(arguments.gguf, arguments.out, bar.labelled("importing"));
   bar.clear();
   fmt::print(
       "{}: {} parameters of {}, {}\n",

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "brigade/launch/environment.h"
 #include "brigade/metrics/progress_bar.h"
@@ -31,6 +32,12 @@ class RateBar {
       uint64_t done,
       uint64_t total,
       Unit unit = Unit::kBytes);
+  // For functions that tell how many of how many bytes are done.
+  auto labelled(std::string label) {
+    return [this, label = std::move(label)](uint64_t done, uint64_t total) {
+      show(label, done, total);
+    };
+  }
   void clear() { bar_ = nullptr; }
 
  private:
