@@ -1,6 +1,7 @@
 // UTF-8: checked once at the border, trusted inside.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -29,6 +30,12 @@ inline size_t utf8_length(char lead) {
 
 inline bool is_utf8_continuation(char c) {
   return (static_cast<unsigned char>(c) & 0xC0) == 0x80;
+}
+
+// The characters of valid UTF-8.
+inline size_t count_characters(std::string_view text) {
+  return text.size() - static_cast<size_t>(std::count_if(
+                           text.begin(), text.end(), is_utf8_continuation));
 }
 
 // The start of the character that ends before `at`, which is above 0, in valid

@@ -49,12 +49,6 @@ void parse(const JsonNode& line, Task& task) {
     task.requests.push_back(parse_request(line));
 }
 
-int64_t count_characters(const std::string& text) {
-  return std::count_if(text.begin(), text.end(), [](char c) {
-    return !is_utf8_continuation(c);
-  });
-}
-
 // As the harness counts: len(re.split(r"\s+", text)).
 int64_t count_words(const std::string& text) {
   int64_t words = 1;

@@ -2,7 +2,6 @@
 // longest tokens, of which all but the first carry a prefix ("##").
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,13 +13,6 @@
 
 namespace brigade {
 namespace {
-
-size_t count_characters(std::string_view text) {
-  return static_cast<size_t>(
-      std::count_if(text.begin(), text.end(), [](char c) {
-        return !is_utf8_continuation(c);
-      }));
-}
 
 class WordPieceModel : public TokenModel {
  public:
