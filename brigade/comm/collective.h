@@ -27,8 +27,7 @@ enum class Collective {
 // "all_reduce", ...
 const char* to_string(Collective op);
 
-// One launched operation. Times are steady-clock nanoseconds; finished_ns is 0
-// until a wait() has seen the end.
+// One launched operation.
 struct CollectiveRecord {
   Collective op = Collective::kBarrier;
   torch::ScalarType dtype = torch::kFloat;
@@ -39,8 +38,7 @@ struct CollectiveRecord {
   int64_t sequence_number = 0;  // the same on all members for collectives
   int peer = -1;                // root, source or destination; -1: none
   int64_t flight_id = -1;       // in the rank's FlightRecorder; -1: none
-  int64_t launched_ns = 0;
-  int64_t finished_ns = 0;
+  int64_t launched_ns = 0;      // of the steady clock
 };
 
 // "all_reduce #12 of 1024 x Float": what every error of comm/ begins with.

@@ -196,23 +196,16 @@ WorkPtr Communicator::launched(
       options_.flight_recorder->failed(record.flight_id);
     throw;
   }
-  FlightRecorderPtr recorder;
-  if (record.flight_id >= 0) {
-    recorder = options_.flight_recorder;
-    recorder->launched(record.flight_id, work);
-  }
-  std::shared_ptr<LaunchEnd> end;
   if (options_.max_records > 0) {
-    const std::lock_guard lock(records_mutex_);
-    end = std::make_shared<LaunchEnd>(work);
-    records_.emplace_back(record, end);
-    while (static_cast<int64_t>(records_.size()) > options_.max_records)
+    if (static_cast<int64_t>(records_.size()) == options_.max_records)
       records_.pop_front();
+    records_.push_back(record);
   }
-  if (!recorder && !end)
+  if (record.flight_id < 0)
     return work;
+  options_.flight_recorder->launched(record.flight_id, work);
   return std::make_shared<LaunchedWork>(
-      std::move(work), std::move(recorder), record.flight_id, std::move(end));
+      std::move(work), options_.flight_recorder, record.flight_id);
 }
 
 WorkPtr Communicator::all_reduce(torch::Tensor tensor, ReduceOp op) {
@@ -413,22 +406,6 @@ WorkPtr Communicator::do_exchange(
 void Communicator::barrier() {
   const auto record = begin(Collective::kBarrier, torch::Tensor(), -1);
   launched(record, [&] { return do_barrier(record); })->wait_on_host();
-}
-
-std::vector<CollectiveRecord> Communicator::records() const {
-  const std::lock_guard lock(records_mutex_);
-  std::vector<CollectiveRecord> result;
-  result.reserve(records_.size());
-  for (const auto& [record, end] : records_) {
-    result.push_back(record);
-    result.back().finished_ns = end->finished_ns();
-  }
-  return result;
-}
-
-void Communicator::clear_records() {
-  const std::lock_guard lock(records_mutex_);
-  records_.clear();
 }
 
 }  // namespace brigade

@@ -34,7 +34,6 @@
 #include <deque>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -44,8 +43,6 @@
 #include "brigade/comm/work.h"
 
 namespace brigade {
-
-class LaunchEnd;
 
 // One message out and one in, at the same time: a step of a ring.
 struct MessagePair {
@@ -147,8 +144,8 @@ class Communicator {
   virtual void throw_if_failed() {}
 
   // The latest launches, oldest first.
-  std::vector<CollectiveRecord> records() const;
-  void clear_records();  // forgets all launches so far
+  const std::deque<CollectiveRecord>& records() const { return records_; }
+  void clear_records() { records_.clear(); }
   int64_t launches() const { return sequence_number_; }
 
  protected:
@@ -233,8 +230,7 @@ class Communicator {
   // Messages, by kind and peer: counted alike on both ends.
   std::map<std::pair<Collective, int>, int64_t> messages_;
   int flight_group_ = -1;  // in the flight recorder
-  mutable std::mutex records_mutex_;
-  std::deque<std::pair<CollectiveRecord, std::shared_ptr<LaunchEnd>>> records_;
+  std::deque<CollectiveRecord> records_;
 };
 // Shared by everything that communicates in the group; never null.
 using CommunicatorPtr = std::shared_ptr<Communicator>;

@@ -6,7 +6,6 @@
 
 #include <chrono>
 #include <latch>
-#include <thread>
 
 #include "brigade/base/error.h"
 #include "tests/support/ranks_as_threads.h"
@@ -158,27 +157,7 @@ TEST(Communicator, RecordsWhatWasLaunched) {
     EXPECT_EQ(records[0].op, Collective::kAllReduce);
     EXPECT_EQ(records[0].bytes, 16);
     EXPECT_EQ(records[1].peer, 1);
-    EXPECT_GE(records[0].finished_ns, records[0].launched_ns);
     EXPECT_EQ(records[1].sequence_number, records[0].sequence_number + 1);
-  });
-}
-
-// The weights that were broadcast when a module was wrapped, say.
-TEST(Communicator, RecordsKeepNoTensorsAlive) {
-  run_ranks(2, [](CommunicatorPtr world) {
-    world->clear_records();
-    auto tensor = torch::ones({8});
-    const auto users = [&] { return tensor.storage().use_count(); };
-    const auto before = users();
-    world->broadcast(tensor, 1)->wait();
-    world->all_reduce_as_bf16(tensor)->wait();
-    // The backend's threads let go of it on their own time.
-    while (users() > before)
-      std::this_thread::yield();
-    EXPECT_EQ(users(), before);
-    for (const CollectiveRecord& record : world->records())
-      EXPECT_GE(record.finished_ns, record.launched_ns);
-    world->barrier();
   });
 }
 

@@ -9,6 +9,7 @@
 #include <ostream>
 
 #include "brigade/base/error.h"
+#include "brigade/comm/process_mesh.h"
 #include "brigade/topology/sequence_partition.h"
 #include "tests/support/compare.h"
 #include "tests/support/ranks_as_threads.h"
@@ -319,7 +320,17 @@ TEST(RingAttention, LaunchesEveryExchangeBeforeAComputeThatHidesIt) {
   for (const int size : {2, 3, 4}) {
     const Case c{.ring = size, .tokens = 6L * size, .dtype = torch::kBFloat16};
     const Whole whole = make_whole(c);
-    testing::run_ranks(size, [&](const CommunicatorPtr& ring) {
+    testing::run_ranks_with_store(size, [&](int rank, const StorePtr& store) {
+      const auto recorder = std::make_shared<FlightRecorder>(rank);
+      const ProcessMesh mesh(
+          {.cp = size},
+          rank,
+          store,
+          {.timeout = testing::kNever,
+           .check_collectives = true,
+           .max_records = 1000,
+           .flight_recorder = recorder});
+      const CommunicatorPtr ring = mesh.axis(Axis::kCp);
       struct Computed {
         int step;
         int64_t blocks;     // sent so far
@@ -331,8 +342,8 @@ TEST(RingAttention, LaunchesEveryExchangeBeforeAComputeThatHidesIt) {
       RingAttentionOptions options;
       options.on_step_computed = [&](int step) {
         Computed now{step, 0, 0, 0};
-        for (const CollectiveRecord& record : ring->records())
-          now.under_way += record.finished_ns == 0 ? 1 : 0;
+        for (const auto& operation : recorder->recording("").operations)
+          now.under_way += operation.finished_ns == 0 ? 1 : 0;
         for (const Sent& sent : sent_by(*ring))
           ++(sent.is_gradient ? now.gradients : now.blocks);
         computed.push_back(now);
