@@ -8,12 +8,12 @@
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <vector>
 
 #include "brigade/base/error.h"
+#include "brigade/base/median.h"
 #include "brigade/comm/backend.h"
 #include "brigade/comm/mpi/mpi_communicator.h"
 #include "brigade/comm/world.h"
@@ -25,11 +25,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kRounds = 15;
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 double seconds_of(Communicator& group, torch::Tensor& tensor, int repeats) {
   group.barrier();

@@ -20,7 +20,6 @@ namespace brigade {
 namespace {
 
 namespace fs = std::filesystem;
-using bench::median;
 using bench::ProgramRuns;
 
 nlohmann::json buckets_config(const fs::path& folder) {

@@ -26,7 +26,6 @@ namespace {
 using nlohmann::json;
 
 using bench::Measured;
-using bench::median;
 using bench::ProgramRuns;
 
 json stories15m(const std::filesystem::path& folder) {

@@ -22,7 +22,6 @@ namespace brigade {
 namespace {
 
 namespace fs = std::filesystem;
-using bench::median;
 using bench::ProgramRuns;
 using nlohmann::json;
 

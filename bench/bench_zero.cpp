@@ -11,7 +11,6 @@
 #include <torch/nn/modules/container/modulelist.h>
 
 #include <unistd.h>
-#include <algorithm>
 #include <charconv>
 #include <filesystem>
 #include <fstream>
@@ -25,6 +24,7 @@
 #include "bench/slow_link.h"
 #include "bench/zero_peers.h"
 #include "brigade/base/error.h"
+#include "brigade/base/median.h"
 #include "brigade/comm/world.h"
 #include "brigade/kernels/cpu/allocator.h"
 #include "brigade/kernels/cpu/tensor_memory.h"
@@ -53,11 +53,6 @@ struct Figures {
   double gather_ms = 0;   // launched to finished, all buckets
   double exposed_gather_ms = 0;
 };
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 double sent_by(const CollectiveRecord& record, int ranks) {
   const double share = static_cast<double>(ranks - 1) / ranks;

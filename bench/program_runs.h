@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -18,6 +17,7 @@
 #include "bench/run_ranks.h"
 #include "bench/slow_link.h"
 #include "brigade/base/error.h"
+#include "brigade/base/median.h"
 #include "brigade/files/file.h"
 
 namespace brigade::bench {
@@ -47,11 +47,6 @@ struct Measured {
   double loss_tokens_per_second = 0;  // 0: all tokens count
   double memory_gb = 0;               // the most of one replica's ranks
 };
-
-inline double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 // A new, empty folder; the caller removes it.
 inline std::filesystem::path make_temporary_folder(const std::string& name) {

@@ -1,13 +1,13 @@
 // The shapes that the benchmarks of ops and of the step agree on.
 #pragma once
 
-#include <algorithm>
 #include <chrono>
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <utility>
 #include <vector>
+
+#include "brigade/base/median.h"
 
 namespace brigade::bench {
 
@@ -26,13 +26,6 @@ inline const ModelShape kShapes[] = {
     {"stories15m_4k", 288, 6, 6, 6, 768, 32000, false, 4096, 1, 1},
     {"smollm_135m", 576, 30, 9, 3, 1536, 49152, true, 512, 2, 1},
 };
-
-inline double median(std::vector<double> values) {
-  const auto middle =
-      values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 // Milliseconds of the median of `runs` calls, after one to warm up.
 inline double median_ms(int runs, const std::function<void()>& work) {

@@ -7,19 +7,14 @@
 #include <cstddef>
 #include <ctime>
 
+#include "brigade/base/median.h"
+
 namespace brigade {
 namespace {
 
 // The CPU time of all threads of this process.
 double cpu_seconds() {
   return static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
-}
-
-double median(std::vector<double> times) {
-  const auto middle =
-      times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
-  std::nth_element(times.begin(), middle, times.end());
-  return *middle;
 }
 
 }  // namespace
@@ -51,7 +46,7 @@ Phases PhaseTimer::phases(
   }
   wall_ += sum;
   cpu_ += cpu_seconds() - cpu_before;
-  const Phases result = {median(forwards), median(backwards)};
+  const Phases result = {upper_median(forwards), upper_median(backwards)};
   total_ += result.forward + result.backward;
   return result;
 }
@@ -80,7 +75,7 @@ std::vector<double> lockstep_seconds(
   }
   std::vector<double> medians;
   for (const std::vector<double>& each : times)
-    medians.push_back(median(each));
+    medians.push_back(upper_median(each));
   return medians;
 }
 

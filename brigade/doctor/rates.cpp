@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 #include <vector>
 
+#include "brigade/base/median.h"
 #include "brigade/comm/device_stream.h"
 #include "brigade/metrics/clock.h"
 #include "brigade/ops/expert_linear.h"
@@ -23,8 +25,7 @@ double median_seconds(
     work();
     seconds.push_back(static_cast<double>(steady_now_ns() - begin_ns) / 1e9);
   }
-  std::sort(seconds.begin(), seconds.end());
-  return seconds[seconds.size() / 2];
+  return upper_median(std::move(seconds));
 }
 
 }  // namespace

@@ -1,20 +1,11 @@
 #include "brigade/schedule/outliers.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
 
+#include "brigade/base/median.h"
+
 namespace brigade {
-namespace {
-
-double median_of(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half]
-                                : (values[half - 1] + values[half]) / 2;
-}
-
-}  // namespace
 
 std::vector<bool> find_outliers(
     const std::vector<double>& norms,
@@ -28,7 +19,7 @@ std::vector<bool> find_outliers(
     }
     is_outlier.push_back(
         !std::isfinite(norms[i]) ||
-        (!others.empty() && norms[i] > limit * median_of(others)));
+        (!others.empty() && norms[i] > limit * median(others)));
   }
   return is_outlier;
 }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "brigade/base/error.h"
+#include "brigade/base/median.h"
 #include "brigade/data_parallel/bucketed_grad_sync.h"
 #include "brigade/metrics/clock.h"
 #include "brigade/run/run_options.h"
@@ -27,13 +28,6 @@ constexpr double kAlikeShareOfBackward = 0.01;
 
 double to_mib(int64_t bytes) {
   return static_cast<double>(bytes) / static_cast<double>(MiB);
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle]
-                                : (values[middle - 1] + values[middle]) / 2;
 }
 
 // The values of all ranks put together, element by element.

@@ -1,19 +1,11 @@
 #include "brigade/train/stragglers.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "brigade/base/check.h"
+#include "brigade/base/median.h"
 
 namespace brigade {
-
-double median_of(std::vector<double> values) {
-  BRIGADE_ASSERT(!values.empty(), "the median of no values");
-  const auto middle =
-      values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 StragglerDetector::StragglerDetector(std::vector<int> work_of_rank)
     : work_of_rank_(std::move(work_of_rank)),
@@ -34,7 +26,7 @@ Straggler StragglerDetector::compare(
   Straggler result{static_cast<int>(rank), 1, alike.empty()};
   if (others.empty())
     return result;
-  const double peers = median_of(alike.empty() ? others : alike);
+  const double peers = upper_median(alike.empty() ? others : alike);
   if (peers > 0)
     result.ratio = busy_seconds[rank] / peers;
   return result;

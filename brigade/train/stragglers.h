@@ -42,7 +42,4 @@ class StragglerDetector {
       slow_windows_;  // in a row; negative: fast ones, once flagged
 };
 
-// The median; of an even number the upper one. Precondition: not empty.
-double median_of(std::vector<double> values);
-
 }  // namespace brigade

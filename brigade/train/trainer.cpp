@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "brigade/base/error.h"
+#include "brigade/base/median.h"
 #include "brigade/checkpoint/checkpoint.h"
 #include "brigade/comm/agreement.h"
 #include "brigade/config/model_layout.h"
@@ -507,7 +508,7 @@ void Trainer::look_for_stragglers(int64_t step, double busy_seconds) {
     return;
   std::vector<int64_t> busy_ns(static_cast<size_t>(world.size()), 0);
   busy_ns[static_cast<size_t>(world.rank())] = static_cast<int64_t>(
-      1e9 * std::max(0.0, median_of(std::exchange(busy_seconds_, {}))));
+      1e9 * std::max(0.0, upper_median(std::exchange(busy_seconds_, {}))));
   busy_ns = Agreement(world).max(busy_ns);
   for (const Straggler& straggler :
        stragglers_->add_window({busy_ns.begin(), busy_ns.end()})) {

@@ -5,6 +5,8 @@
 
 #include <random>
 
+#include "brigade/base/median.h"
+
 namespace brigade {
 namespace {
 
@@ -72,7 +74,7 @@ TEST(StragglerDetectorTest, NoiseIsNoStraggler) {
       std::vector<double> steps;
       for (int step = 0; step < StragglerDetector::kSteps; ++step)
         steps.push_back(1 + noise(random));
-      times.push_back(median_of(steps));
+      times.push_back(upper_median(steps));
     }
     EXPECT_THAT(detector.add_window(times), IsEmpty());
   }
