@@ -19,19 +19,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// "model name : AMD EPYC" of /proc/cpuinfo and the like; "" where it is absent.
-std::string value_in(const fs::path& file, const std::string& key) {
-  std::ifstream lines(file);
-  for (std::string line; std::getline(lines, line);) {
-    const size_t colon = line.find(':');
-    if (!line.starts_with(key) || colon == std::string::npos)
-      continue;
-    const size_t begin = line.find_first_not_of(" \t", colon + 1);
-    return begin == std::string::npos ? "" : line.substr(begin);
-  }
-  return "";
-}
-
 // Libraries of this process whose file name contains `part`.
 std::string loaded_libraries(const std::string& part) {
   std::set<std::string> found;

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <new>
 #include <system_error>
 #include <utility>
@@ -239,6 +240,23 @@ FileDigest AtomicFile::digest() {
 
 std::string read_text_file(const std::filesystem::path& path) {
   return std::string(MappedFile(path).text());
+}
+
+std::string value_in(
+    const std::filesystem::path& path,
+    std::string_view key,
+    char between) {
+  constexpr const char* kAround = " \t\"";
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    const size_t at = line.find(between);
+    if (!line.starts_with(key) || at == std::string::npos)
+      continue;
+    const size_t begin = line.find_first_not_of(kAround, at + 1);
+    const size_t end = line.find_last_not_of(kAround) + 1;
+    return begin == std::string::npos ? "" : line.substr(begin, end - begin);
+  }
+  return "";
 }
 
 void write_text_file(const std::filesystem::path& path, std::string_view text) {

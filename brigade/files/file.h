@@ -103,6 +103,14 @@ class AtomicFile {
 // The whole file as a string; DataError naming the path if it cannot be read.
 std::string read_text_file(const std::filesystem::path& path);
 
+// The value of the first line that begins with `key`, in a file of lines "key:
+// value" (/proc/cpuinfo), without blanks and quotes around it; "" where there
+// is none, or no such file.
+std::string value_in(
+    const std::filesystem::path& path,
+    std::string_view key,
+    char between = ':');
+
 // Writes through an AtomicFile, or in place (output_path.h); through a link to
 // what it leads to.
 void write_text_file(const std::filesystem::path& path, std::string_view text);

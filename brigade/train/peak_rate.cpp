@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -49,12 +48,8 @@ double measure(const torch::TensorOptions& options) {
 }
 
 std::string processor_name() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    if (line.rfind("model name", 0) == 0)
-      return line.substr(line.find(':') + 2);
-  }
-  return "unknown";
+  const std::string name = value_in("/proc/cpuinfo", "model name");
+  return name.empty() ? "unknown" : name;
 }
 
 // The file's object, empty where there is none that can be read.

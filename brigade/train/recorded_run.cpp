@@ -6,35 +6,17 @@
 #include <torch/version.h>
 #include <unistd.h>
 
-#include <fstream>
 #include <utility>
 
 #include "brigade/base/error.h"
 #include "brigade/base/version.h"
+#include "brigade/files/file.h"
 #include "brigade/launch/network.h"
 
 namespace brigade {
 namespace {
 
 using nlohmann::ordered_json;
-
-// The value behind `key` in a file of lines "key: value" or "key=value".
-std::string
-value_in(const char* path, const std::string& key, const char* between) {
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) {
-    if (!line.starts_with(key))
-      continue;
-    const size_t at = line.find_first_of(between);
-    if (at == std::string::npos)
-      continue;
-    const size_t begin = line.find_first_not_of(" \t\"", at + 1);
-    const size_t end = line.find_last_not_of(" \t\"");
-    return begin == std::string::npos ? ""
-                                      : line.substr(begin, end + 1 - begin);
-  }
-  return "";
-}
 
 std::string memory() {
   const double bytes = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) *
@@ -49,10 +31,10 @@ ordered_json environment_facts(const LaunchEnvironment& environment) {
       {"brigade", version()},
       {"libtorch", TORCH_VERSION},
       {"host", host_name()},
-      {"processor", value_in("/proc/cpuinfo", "model name", ":")},
+      {"processor", value_in("/proc/cpuinfo", "model name")},
       {"processors", ::sysconf(_SC_NPROCESSORS_ONLN)},
       {"memory", memory()},
-      {"system", value_in("/etc/os-release", "PRETTY_NAME", "=")},
+      {"system", value_in("/etc/os-release", "PRETTY_NAME", '=')},
       {"kernel", system.release},
       {"threads per rank", at::get_num_threads()},
       {"ranks started by", environment.launcher},
