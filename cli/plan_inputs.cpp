@@ -48,10 +48,7 @@ std::string text_at(const Json& file, const char* group, const char* key) {
 // `value` becomes the choice that the config's training.KEY names.
 template <typename Enum>
 void read_choice(const Json& file, const char* key, Enum& value) {
-  for (const auto& choice : kChoices<Enum>) {
-    if (text_at(file, "training", key) == choice.name)
-      value = choice.value;
-  }
+  value = find_choice<Enum>(text_at(file, "training", key)).value_or(value);
 }
 
 // What a training config asks of the head: its loss may be another than

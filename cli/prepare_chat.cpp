@@ -19,20 +19,9 @@ namespace {
 // "auto" and the names of an enum's values.
 template <class Enum>
 std::vector<std::string> names_with_auto() {
-  std::vector<std::string> names{"auto"};
-  for (const auto& choice : kChoices<Enum>)
-    names.emplace_back(choice.name);
+  auto names = choice_texts<Enum>();
+  names.insert(names.begin(), "auto");
   return names;
-}
-
-// std::nullopt of "auto".
-template <class Enum>
-std::optional<Enum> named(const std::string& name) {
-  for (const auto& choice : kChoices<Enum>) {
-    if (name == choice.name)
-      return choice.value;
-  }
-  return std::nullopt;
 }
 
 SampleMarks sample_marks() {
@@ -95,9 +84,10 @@ std::optional<PrepareChatOptions> chat_options(const ChatArguments& arguments) {
   if (arguments.files.empty())
     return std::nullopt;
   PrepareChatOptions options = arguments.options;
-  options.form = named<ConversationForm>(arguments.form);
-  options.loss = named<LossOn>(arguments.loss);
-  options.too_long = *named<TooLong>(arguments.too_long);
+  // Without a value: "auto".
+  options.form = find_choice<ConversationForm>(arguments.form);
+  options.loss = find_choice<LossOn>(arguments.loss);
+  options.too_long = *find_choice<TooLong>(arguments.too_long);
   options.now = std::time(nullptr);
   options.template_file = arguments.chat_template.file;
   options.template_name = arguments.chat_template.name;

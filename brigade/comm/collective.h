@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <string>
 
+#include "brigade/options/choice.h"
+
 namespace brigade {
 
 // How the tensors of a group are combined, element by element.
@@ -24,8 +26,18 @@ enum class Collective {
   kRecv,
   kBarrier,
 };
-// "all_reduce", ...
-const char* to_string(Collective op);
+template <>
+inline constexpr std::array kChoices<Collective>{
+    Choice{Collective::kAllReduce, "all_reduce"},
+    Choice{Collective::kAllReduceRows, "all_reduce_rows"},
+    Choice{Collective::kReduceScatter, "reduce_scatter"},
+    Choice{Collective::kAllGather, "all_gather"},
+    Choice{Collective::kBroadcast, "broadcast"},
+    Choice{Collective::kAllToAll, "all_to_all"},
+    Choice{Collective::kAllToAllSingle, "all_to_all_single"},
+    Choice{Collective::kSend, "send"},
+    Choice{Collective::kRecv, "recv"},
+    Choice{Collective::kBarrier, "barrier"}};
 
 // One launched operation.
 struct CollectiveRecord {

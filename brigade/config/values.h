@@ -54,31 +54,13 @@ Expectation read_value(
     std::vector<MixturePart>& out);
 Expectation read_value(const nlohmann::json&, const ValueRule&, LrTable& out);
 
-// The texts of an enum's choices, in the order of the docs.
-template <NamedChoice Enum>
-std::vector<std::string> choice_texts() {
-  std::vector<std::string> texts;
-  for (const Choice<Enum>& choice : kChoices<Enum>)
-    texts.emplace_back(choice.name);
-  return texts;
-}
-
-template <NamedChoice Enum>
-Enum choice_of(const std::string& text, Enum otherwise) {
-  for (const Choice<Enum>& choice : kChoices<Enum>) {
-    if (text == choice.name)
-      return choice.value;
-  }
-  return otherwise;
-}
-
 // rule.choices must be choice_texts<Enum>().
 template <NamedChoice Enum>
 Expectation
 read_value(const nlohmann::json& value, const ValueRule& rule, Enum& out) {
   std::string text = to_string(out);
   auto expected = read_value(value, rule, text);
-  out = choice_of(text, out);
+  out = find_choice<Enum>(text).value_or(out);
   return expected;
 }
 
@@ -92,7 +74,7 @@ Expectation read_value(
     return expected;
   out.clear();
   for (const std::string& text : texts)
-    out.push_back(choice_of(text, Enum{}));
+    out.push_back(find_choice<Enum>(text).value_or(Enum{}));
   return std::nullopt;
 }
 

@@ -21,24 +21,9 @@ constexpr const char* kFormat = "brigade flight recording";
 constexpr int64_t kVersion = 1;
 constexpr int64_t kMaxRank = int64_t{1} << 24;
 
-const char* to_string(FlightState state) {
-  switch (state) {
-    case FlightState::kUnderWay:
-      return "under way";
-    case FlightState::kFinished:
-      return "finished";
-    case FlightState::kFailed:
-      return "failed";
-  }
-  return "";
-}
-
 FlightState read_state(const JsonNode& node) {
-  for (const FlightState state :
-       {FlightState::kUnderWay, FlightState::kFinished, FlightState::kFailed}) {
-    if (node.string() == to_string(state))
-      return state;
-  }
+  if (const auto state = find_choice<FlightState>(node.string()))
+    return *state;
   node.fail(fmt::format(
       "'{}' is not \"under way\", \"finished\" or \"failed\"", node.string()));
 }

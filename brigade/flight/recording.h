@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "brigade/options/choice.h"
+
 namespace brigade {
 
 // How far an operation is, as the rank that launched it knows.
@@ -17,6 +19,11 @@ enum class FlightState {
   kFinished,
   kFailed,
 };
+template <>
+inline constexpr std::array kChoices<FlightState>{
+    Choice{FlightState::kUnderWay, "under way"},
+    Choice{FlightState::kFinished, "finished"},
+    Choice{FlightState::kFailed, "failed"}};
 
 // One collective or message of a group.
 struct FlightOperation {

@@ -19,11 +19,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kStateNames[] =
-    {"pending", "running", "completed", "oom", "timeout", "fail"};
-static_assert(
-    std::size(kStateNames) == static_cast<size_t>(JobState::kFail) + 1);
-
 bool holds(std::string_view text, std::string_view part) {
   return text.find(part) != std::string_view::npos;
 }
@@ -133,16 +128,10 @@ void read_state(
 
 }  // namespace
 
-const char* to_string(JobState state) {
-  return kStateNames[static_cast<size_t>(state)];
-}
-
 JobState parse_job_state(const std::string& text) {
-  const std::vector<std::string> names(
-      std::begin(kStateNames), std::end(kStateNames));
-  const auto found = std::find(names.begin(), names.end(), text);
-  if (found != names.end())
-    return static_cast<JobState>(found - names.begin());
+  if (const auto state = find_choice<JobState>(text))
+    return *state;
+  const std::vector<std::string> names = choice_texts<JobState>();
   throw ConfigError(fmt::format(
       "[status] '{}' is no state of a job; the nearest is '{}' (all: {})",
       text,

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "brigade/options/choice.h"
+
 namespace brigade {
 
 enum class JobState {
@@ -17,8 +19,14 @@ enum class JobState {
   kTimeout,    // ended by the time limit without having saved and queued again
   kFail,
 };
-// "pending", ...
-const char* to_string(JobState state);
+template <>
+inline constexpr std::array kChoices<JobState>{
+    Choice{JobState::kPending, "pending"},
+    Choice{JobState::kRunning, "running"},
+    Choice{JobState::kCompleted, "completed"},
+    Choice{JobState::kOom, "oom"},
+    Choice{JobState::kTimeout, "timeout"},
+    Choice{JobState::kFail, "fail"}};
 // Throws ConfigError naming the nearest word.
 JobState parse_job_state(const std::string& text);
 

@@ -6,6 +6,10 @@
 #pragma once
 
 #include <array>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
 
 namespace brigade {
 
@@ -33,6 +37,25 @@ constexpr const char* to_string(Enum value) {
       return choice.name;
   }
   return "?";
+}
+
+// The value of that name; absent: none has it.
+template <NamedChoice Enum>
+constexpr std::optional<Enum> find_choice(std::string_view name) {
+  for (const Choice<Enum>& choice : kChoices<Enum>) {
+    if (choice.name == name)
+      return choice.value;
+  }
+  return std::nullopt;
+}
+
+// All names, in the order of the docs.
+template <NamedChoice Enum>
+std::vector<std::string> choice_texts() {
+  std::vector<std::string> texts;
+  for (const Choice<Enum>& choice : kChoices<Enum>)
+    texts.emplace_back(choice.name);
+  return texts;
 }
 
 }  // namespace brigade

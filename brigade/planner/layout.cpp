@@ -51,19 +51,11 @@ bool read_word_part(std::string_view part, Layout& layout) {
     layout.tokens = TokenLayout::kSharded;
     return true;
   }
-  for (const auto& [recompute, name] : kChoices<Recompute>) {
-    if (part == name) {
-      layout.recompute = recompute;
-      return true;
-    }
-  }
-  for (const auto& [kind, name] : kChoices<ScheduleKind>) {
-    if (part == name) {
-      layout.schedule = kind;
-      return true;
-    }
-  }
-  return false;
+  const auto recompute = find_choice<Recompute>(part);
+  const auto schedule = find_choice<ScheduleKind>(part);
+  layout.recompute = recompute.value_or(layout.recompute);
+  layout.schedule = schedule.value_or(layout.schedule);
+  return recompute || schedule;
 }
 
 void check_tokens(

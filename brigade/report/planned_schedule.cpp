@@ -1,6 +1,5 @@
 #include "brigade/report/planned_schedule.h"
 
-#include <optional>
 #include <string>
 
 #include "brigade/base/error.h"
@@ -12,18 +11,6 @@ namespace brigade {
 namespace {
 
 using nlohmann::json;
-
-std::optional<ScheduleKind> kind_named(const std::string& name) {
-  for (const ScheduleKind kind :
-       {ScheduleKind::kAfab,
-        ScheduleKind::kOneFOneB,
-        ScheduleKind::kInterleaved1F1B,
-        ScheduleKind::kZeroBubble}) {
-    if (name == to_string(kind))
-      return kind;
-  }
-  return std::nullopt;
-}
 
 const char* letter_of(ActionKind kind) {
   if (kind == ActionKind::kForward)
@@ -44,8 +31,8 @@ json planned_schedule(const json& config) {
       micro_batches > kMostActions ||
       ranks > kMostActions / (2 * stages * micro_batches))
     return nullptr;
-  const auto kind =
-      kind_named(config_text(config, "distributed", "pp_engine", "1f1b"));
+  const auto kind = find_choice<ScheduleKind>(
+      config_text(config, "distributed", "pp_engine", "1f1b"));
   if (!kind)
     return nullptr;
   try {

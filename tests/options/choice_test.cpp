@@ -20,6 +20,7 @@ std::string names() {
   std::set<Enum> values;
   for (const auto& [value, name] : kChoices<Enum>) {
     EXPECT_STREQ(to_string(value), name);
+    EXPECT_EQ(find_choice<Enum>(name), value);
     EXPECT_TRUE(values.insert(value).second) << name;
     text += std::string(text.empty() ? "" : " ") + name;
   }
