@@ -31,18 +31,6 @@ namespace {
 using NcclGroupPtr = c10::intrusive_ptr<c10d::ProcessGroupNCCL>;
 using NcclWorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-c10d::ReduceOp nccl_op(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::kSum:
-      return c10d::ReduceOp::SUM;
-    case ReduceOp::kMax:
-      return c10d::ReduceOp::MAX;
-    case ReduceOp::kMin:
-      return c10d::ReduceOp::MIN;
-  }
-  return c10d::ReduceOp::SUM;
-}
-
 class NcclWork : public Work {
  public:
   // ended: behind the work, timed. tensors: those of the operation, which c10d
@@ -225,7 +213,7 @@ class NcclCommunicator : public Communicator {
     return queued(record, {tensor}, [&] {
       std::vector<torch::Tensor> tensors{tensor};
       c10d::AllreduceOptions options;
-      options.reduceOp = nccl_op(op);
+      options.reduceOp = to_c10d(op);
       return group_->allreduce(tensors, options);
     });
   }

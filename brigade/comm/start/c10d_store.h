@@ -1,8 +1,11 @@
-// Stores as c10d's backends see them; for the files of comm/ only.
+// Stores and reductions as c10d's backends see them; for the files of comm/
+// only.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <torch/csrc/distributed/c10d/Types.hpp>
 
+#include "brigade/comm/collective.h"
 #include "brigade/comm/store.h"
 
 namespace brigade {
@@ -25,5 +28,11 @@ c10::intrusive_ptr<c10d::Store> make_foreign_store(StorePtr store);
 // gathered; all others pass.
 c10::intrusive_ptr<c10d::Store>
 make_group_store(c10::intrusive_ptr<c10d::Store> inner, int rank, int size);
+
+inline c10d::ReduceOp to_c10d(ReduceOp op) {
+  if (op == ReduceOp::kSum)
+    return c10d::ReduceOp::SUM;
+  return op == ReduceOp::kMax ? c10d::ReduceOp::MAX : c10d::ReduceOp::MIN;
+}
 
 }  // namespace brigade
