@@ -77,20 +77,21 @@ void train_as_rank(
       config,
       environment,
       {.cache_dir = cache_folder(process_environment()),
-       .on_step =
-           [&report, &exits](int64_t step, int64_t deadline_ns) {
-             exits.arm();
-             training_step = step;
-             report.set_step(step);
-             report.set_deadline(deadline_ns);
-           },
-       .takes_recording_request =
-           [&signals] { return signals.take_recording_request(); },
-       .on_recording = [&report] { report.count_recording(); },
-       .on_stall =
-           [&report, self](const Stall& stall) {
-             end_stalled(report, self, stall);
-           },
+       .watch = {
+           .on_step =
+               [&report, &exits](int64_t step, int64_t deadline_ns) {
+                 exits.arm();
+                 training_step = step;
+                 report.set_step(step);
+                 report.set_deadline(deadline_ns);
+               },
+           .takes_recording_request =
+               [&signals] { return signals.take_recording_request(); },
+           .on_recording = [&report] { report.count_recording(); },
+           .on_stall =
+               [&report, self](const Stall& stall) {
+                 end_stalled(report, self, stall);
+               }},
        .requests =
            [&signals] {
              return StepRequests{

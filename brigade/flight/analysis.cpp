@@ -361,14 +361,11 @@ std::string describe(const FlightRecording& recording) {
   if (recording.operations.empty())
     return text + ", launched no operation";
   const FlightOperation& last = recording.operations.back();
-  const char* state = last.state == FlightState::kFinished   ? "finished"
-                      : last.state == FlightState::kUnderWay ? "under way"
-                                                             : "failed";
   return fmt::format(
       "{}, last {} ({})",
       text,
       describe(last, recording.groups[static_cast<size_t>(last.group)]),
-      state);
+      to_string(last.state));
 }
 
 }  // namespace

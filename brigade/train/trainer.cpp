@@ -56,7 +56,6 @@ class Trainer {
 
  private:
   TrainingResult run_to_end();
-  RunWatchOptions watch_options() const;
   StepMetrics train_step(int64_t step);
   // Held-out samples, and what computes their loss.
   struct Evaluation {
@@ -700,21 +699,13 @@ void Trainer::run_steps() {
   throw_if_unwritten();
 }
 
-RunWatchOptions Trainer::watch_options() const {
-  return {
-      .step_timeout =
-          std::chrono::seconds(config_.training.step_timeout_seconds),
-      .on_step = options_.on_step,
-      .takes_recording_request = options_.takes_recording_request,
-      .on_recording = options_.on_recording,
-      .on_stall = options_.on_stall};
-}
-
 TrainingResult Trainer::run() {
+  options_.watch.step_timeout =
+      std::chrono::seconds(config_.training.step_timeout_seconds);
   watch_ = std::make_unique<RunWatch>(
       flight_recorder_,
       RunFolder{config_.logging.run_dir}.flight(),
-      watch_options());
+      options_.watch);
   try {
     return run_to_end();
   } catch (const std::exception& error) {

@@ -22,14 +22,8 @@ struct TrainingOptions {
   // Where measurements of this machine (the peak of MFU) and of token files
   // (their highest ids) are kept; empty: nowhere.
   std::filesystem::path cache_dir;
-  // Called on every rank at the start of each step, for the supervisor, as
-  // RunWatchOptions::on_step.
-  std::function<void(int64_t step, int64_t deadline_ns)> on_step;
-  // As in RunWatchOptions: what a rank does when asked for its recording, and
-  // when a step exceeds training.step_timeout_seconds.
-  std::function<bool()> takes_recording_request;
-  std::function<void()> on_recording;
-  std::function<void(const Stall&)> on_stall;
+  // On every rank; with training.step_timeout_seconds in place of its timeout.
+  RunWatchOptions watch;
   // What this rank asks for, looked up before each step and when a save begins:
   // a signal that came. Empty: nothing.
   std::function<StepRequests()> requests;

@@ -33,7 +33,9 @@ void train_as_threads(
     training.cache_dir = config.parent_path() / "cache";
     training.store = store;
     int64_t current = 0;
-    training.on_step = [&current](int64_t step, int64_t) { current = step; };
+    training.watch.on_step = [&current](int64_t step, int64_t) {
+      current = step;
+    };
     if (requests)
       training.requests = [&, rank] { return requests(rank, current); };
     run_training(loaded, environment, training);
