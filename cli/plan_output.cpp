@@ -64,16 +64,12 @@ const planner::StepEstimate* first_for_train(
 
 Json to_json(const planner::StepEstimate& plan) {
   Json memory = Json::array();
-  for (const planner::MemoryParts& rank : plan.memory)
-    memory.push_back(
-        {{"weights", rank.weights},
-         {"gradients", rank.gradients},
-         {"optimizer", rank.optimizer},
-         {"activations", rank.activations},
-         {"buffers", rank.buffers},
-         {"fragmentation", rank.fragmentation},
-         {"reserved", rank.reserved},
-         {"total", rank.total()}});
+  for (const planner::MemoryParts& rank : plan.memory) {
+    Json parts = {{"total", rank.total()}};
+    for (const planner::MemoryPart& part : planner::kMemoryParts)
+      parts[part.name] = rank.*part.bytes;
+    memory.push_back(std::move(parts));
+  }
   const planner::PassTime& work = plan.parts.computation;
   Json seconds = {
       {"products", work.products},

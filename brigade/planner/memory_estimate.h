@@ -7,6 +7,7 @@
 // PURE.
 #pragma once
 
+#include <array>
 #include <vector>
 
 #include "brigade/planner/stage_cut.h"
@@ -24,11 +25,31 @@ struct MemoryParts {
   double buffers = 0;        // of communication
   double fragmentation = 0;  // of activations and buffers: kFragmentation
   double reserved = 0;       // by the device's libraries
-  double total() const {
-    return weights + gradients + optimizer + activations + buffers +
-           fragmentation + reserved;
-  }
+  double total() const;
 };
+
+// A part of MemoryParts, for whoever lists or adds up all of them.
+struct MemoryPart {
+  double MemoryParts::*bytes;
+  const char* name;
+  int width;  // of its column in tables
+};
+inline constexpr auto kMemoryParts = std::to_array<MemoryPart>({
+    {&MemoryParts::weights, "weights", 8},
+    {&MemoryParts::gradients, "gradients", 9},
+    {&MemoryParts::optimizer, "optimizer", 9},
+    {&MemoryParts::activations, "activations", 11},
+    {&MemoryParts::buffers, "buffers", 7},
+    {&MemoryParts::fragmentation, "fragmentation", 13},
+    {&MemoryParts::reserved, "reserved", 8},
+});
+
+inline double MemoryParts::total() const {
+  double sum = 0;
+  for (const MemoryPart& part : kMemoryParts)
+    sum += this->*part.bytes;
+  return sum;
+}
 
 // The part of activations and buffers that an allocator that caches blocks
 // holds beside them.

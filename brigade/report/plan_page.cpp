@@ -60,17 +60,11 @@ std::string legend(const std::vector<Segment>& segments) {
 }
 
 std::vector<Segment> memory_segments(const MemoryParts& memory) {
-  const auto gib = [](double bytes) {
-    return bytes / static_cast<double>(GiB);
-  };
-  return {
-      {"weights", gib(memory.weights)},
-      {"gradients", gib(memory.gradients)},
-      {"optimizer", gib(memory.optimizer)},
-      {"activations", gib(memory.activations)},
-      {"buffers", gib(memory.buffers)},
-      {"fragmentation", gib(memory.fragmentation)},
-      {"reserved", gib(memory.reserved)}};
+  std::vector<Segment> segments;
+  for (const MemoryPart& part : kMemoryParts)
+    segments.push_back(
+        {part.name, memory.*part.bytes / static_cast<double>(GiB)});
+  return segments;
 }
 
 // "tp, cp and ep", and their seconds together.

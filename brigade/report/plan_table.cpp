@@ -102,31 +102,17 @@ std::string time_table(const StepEstimate& estimate) {
 
 std::string memory_table(const StepEstimate& estimate, const Device& device) {
   const MemoryUnit unit = memory_unit(largest(estimate.memory).total());
-  std::string text = fmt::format(
-      "  {:>7} {:>8} {:>9} {:>9} {:>11} {:>7} {:>13} {:>8} {:>7}\n",
-      "pp rank",
-      "weights",
-      "gradients",
-      "optimizer",
-      "activations",
-      "buffers",
-      "fragmentation",
-      "reserved",
-      "total");
+  std::string text = "  pp rank";
+  for (const MemoryPart& part : kMemoryParts)
+    text += fmt::format(" {:>{}}", part.name, part.width);
+  text += "   total\n";
   for (size_t rank = 0; rank < estimate.memory.size(); ++rank) {
     const MemoryParts& memory = estimate.memory[rank];
-    text += fmt::format(
-        "  {:>7} {:>8.2f} {:>9.2f} {:>9.2f} {:>11.2f} {:>7.2f} {:>13.2f} "
-        "{:>8.2f} {:>7.2f}\n",
-        rank,
-        memory.weights / unit.bytes,
-        memory.gradients / unit.bytes,
-        memory.optimizer / unit.bytes,
-        memory.activations / unit.bytes,
-        memory.buffers / unit.bytes,
-        memory.fragmentation / unit.bytes,
-        memory.reserved / unit.bytes,
-        memory.total() / unit.bytes);
+    text += fmt::format("  {:>7}", rank);
+    for (const MemoryPart& part : kMemoryParts)
+      text += fmt::format(
+          " {:>{}.2f}", memory.*part.bytes / unit.bytes, part.width);
+    text += fmt::format(" {:>7.2f}\n", memory.total() / unit.bytes);
   }
   return text + fmt::format(
                     "  {}, of {:.1f} on each {}\n",
