@@ -68,9 +68,6 @@ class DeviceTime {
   double attention_backward(const AttentionWork& work, AttentionKernel kernel)
       const;
 
-  const Device& device() const { return device_; }
-  const Constants& constants() const { return constants_; }
-
  private:
   double memory_at(double bytes, double bytes_per_s) const;
   double attention_rate(int64_t head_dim, AttentionKernel kernel) const;

@@ -83,7 +83,6 @@ class Part {
   // ep divides them.
   void add_gradients(int64_t parameters, int64_t of_experts, PartTime& time)
       const;
-  double exposed_beside(double communication, double computation) const;
 
   const Training& training_;
   const Layout& layout_;
@@ -222,16 +221,12 @@ void Part::add_attention(int64_t window, PartTime& time) const {
   const auto exposed = [&](double steps, double beside) {
     return is_sampled(machine, place, Collective::kExchange)
                ? steps * step
-               : exposed_beside(steps * step, beside * (cp - 1) / cp);
+               : exposed_beside(
+                     training_.constants, steps * step, beside * (cp - 1) / cp);
   };
   time.forward.cp += exposed(cp - 1, attention.forward);
   time.backward_input.cp +=
       exposed(program_.backward_exchanges(cp), attention.backward);
-}
-
-double Part::exposed_beside(double communication, double computation) const {
-  return planner::exposed_beside(
-      training_.constants, communication, computation);
 }
 
 double Part::tensor_parallel(Collective collective, double bytes) const {
@@ -329,8 +324,10 @@ void Part::add_gradients(int64_t parameters, int64_t of_experts, PartTime& time)
       layout_.zero_stage < 3
           ? 0
           : seconds(Collective::kAllGather, training_.precision.weight_bytes);
-  time.forward.dp += exposed_beside(gather, time.forward.total());
+  time.forward.dp +=
+      exposed_beside(training_.constants, gather, time.forward.total());
   time.backward_input.dp += exposed_beside(
+      training_.constants,
       gather + scatter,
       time.backward_input.total() + time.backward_weight.total());
 }

@@ -174,8 +174,8 @@ RankModel model_of_rank(
     everywhere += stage_parameters(shape, cut, stage);
     of_experts += stage_expert_parameters(shape, cut, stage);
     const LayerRange& range = cut[static_cast<size_t>(stage)];
-    model.layers += stage_layers(shape, range, LayerMlp::kOne);
-    model.layers_with_experts += stage_layers(shape, range, LayerMlp::kExperts);
+    model.layers += shape.layers_with(LayerMlp::kOne, range);
+    model.layers_with_experts += shape.layers_with(LayerMlp::kExperts, range);
   }
   int64_t matrices = model.layers * layer_matrix_parameters(shape);
   if (model.layers_with_experts > 0)

@@ -59,9 +59,9 @@ ModelShape gpt_shape(const GptSizes& sizes, const std::string& name) {
       .dropout = true};
 }
 
-int ModelShape::layers_with(LayerMlp wanted) const {
+int ModelShape::layers_with(LayerMlp wanted, const LayerRange& among) const {
   int count = 0;
-  for (int layer = 0; layer < layers; ++layer)
+  for (int layer = among.begin; layer < among.end; ++layer)
     count += mlp_of(layer) == wanted ? 1 : 0;
   return count;
 }
@@ -106,15 +106,14 @@ int64_t head_parameters(const ModelShape& shape) {
   return shape.vocab * shape.hidden + norm_parameters(shape);
 }
 
-namespace {
-
-// Without the experts that routers choose from.
-int64_t all_layers(const ModelShape& shape) {
-  return shape.layers_with(LayerMlp::kOne) * layer_parameters(shape) +
-         (shape.experts ? shape.layers_with(LayerMlp::kExperts) *
+int64_t range_parameters(const ModelShape& shape, const LayerRange& range) {
+  return shape.layers_with(LayerMlp::kOne, range) * layer_parameters(shape) +
+         (shape.experts ? shape.layers_with(LayerMlp::kExperts, range) *
                               layer_parameters(shape, LayerMlp::kExperts)
                         : 0);
 }
+
+namespace {
 
 // The parameters of one layer's experts that a token visits.
 int64_t visited_experts(const ModelShape& shape) {
@@ -128,7 +127,7 @@ int64_t visited_experts(const ModelShape& shape) {
 int64_t total_parameters(const ModelShape& shape) {
   const int64_t shared = shape.tied_head ? shape.vocab * shape.hidden : 0;
   return embedding_parameters(shape) + head_parameters(shape) - shared +
-         all_layers(shape) +
+         range_parameters(shape, {0, shape.layers}) +
          shape.layers_with(LayerMlp::kExperts) * expert_parameters(shape);
 }
 
@@ -140,7 +139,7 @@ int64_t active_parameters(const ModelShape& shape) {
 
 double model_flops_per_token(const ModelShape& shape, int64_t sequence_tokens) {
   const double multiplied = static_cast<double>(
-      all_layers(shape) +
+      range_parameters(shape, {0, shape.layers}) +
       shape.layers_with(LayerMlp::kExperts) * visited_experts(shape) +
       head_parameters(shape));
   const double attention = 12.0 * shape.layers *

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "brigade/model_spec/decoder_config.h"
+#include "brigade/topology/layer_partition.h"
 
 namespace brigade::planner {
 
@@ -59,7 +60,10 @@ struct ModelShape {
     return experts && experts->is_sparse(layer) ? LayerMlp::kExperts
                                                 : LayerMlp::kOne;
   }
-  int layers_with(LayerMlp mlp) const;
+  // Of these layers.
+  int layers_with(LayerMlp mlp, const LayerRange& among) const;
+  // Of all.
+  int layers_with(LayerMlp mlp) const { return layers_with(mlp, {0, layers}); }
   // 2 with a gate, else 1: [F, C] matrices beside the one of shape [C, F].
   int64_t up_matrices() const { return mlp == MlpKind::kGated ? 2 : 1; }
 };
@@ -86,6 +90,8 @@ int64_t layer_parameters(
 int64_t layer_matrix_parameters(  // those of matrices alone
     const ModelShape& shape,
     LayerMlp mlp = LayerMlp::kOne);
+// Of several layers together.
+int64_t range_parameters(const ModelShape& shape, const LayerRange& range);
 // All E experts of one layer; they are matrices. 0: the model has none.
 int64_t expert_parameters(const ModelShape& shape);
 int64_t embedding_parameters(const ModelShape& shape);  // positions included

@@ -40,12 +40,7 @@ int64_t stage_parameters(
     const ModelShape& shape,
     const std::vector<LayerRange>& cut,
     int stage) {
-  const LayerRange& layers = cut[static_cast<size_t>(stage)];
-  int64_t count = stage_layers(shape, layers, LayerMlp::kOne) *
-                  layer_parameters(shape, LayerMlp::kOne);
-  if (shape.experts)
-    count += stage_layers(shape, layers, LayerMlp::kExperts) *
-             layer_parameters(shape, LayerMlp::kExperts);
+  int64_t count = range_parameters(shape, cut[static_cast<size_t>(stage)]);
   const bool is_first = stage == 0;
   const bool is_last = stage + 1 == static_cast<int>(cut.size());
   if (is_first)
@@ -61,19 +56,9 @@ int64_t stage_expert_parameters(
     const ModelShape& shape,
     const std::vector<LayerRange>& cut,
     int stage) {
-  return stage_layers(
-             shape, cut[static_cast<size_t>(stage)], LayerMlp::kExperts) *
+  return shape.layers_with(
+             LayerMlp::kExperts, cut[static_cast<size_t>(stage)]) *
          expert_parameters(shape);
-}
-
-int stage_layers(
-    const ModelShape& shape,
-    const LayerRange& stage,
-    LayerMlp mlp) {
-  int count = 0;
-  for (int layer = stage.begin; layer < stage.end; ++layer)
-    count += shape.mlp_of(layer) == mlp ? 1 : 0;
-  return count;
 }
 
 }  // namespace brigade::planner

@@ -27,10 +27,4 @@ int64_t stage_expert_parameters(
     const std::vector<LayerRange>& cut,
     int stage);
 
-// Layers with experts, or those without, of a stage.
-int stage_layers(
-    const ModelShape& shape,
-    const LayerRange& stage,
-    LayerMlp mlp);
-
 }  // namespace brigade::planner

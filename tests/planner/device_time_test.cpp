@@ -6,10 +6,10 @@ namespace brigade::planner {
 namespace {
 
 // 100 units of 1 TFLOP/s each, nothing lost.
-DeviceTime device() {
+DeviceTime device(double memory_bytes_per_s = 1e12) {
   Device device;
   device.name = "round";
-  device.memory_bytes_per_s = 1e12;
+  device.memory_bytes_per_s = memory_bytes_per_s;
   device.compute_units = 100;
   device.peak_flops[static_cast<size_t>(ProductDtype::kBf16)] = 100e12;
   device.sustained = 1;
@@ -38,12 +38,8 @@ TEST(DeviceTime, OneTileMoreIsAWaveMore) {
 }
 
 TEST(DeviceTime, AThinProductTakesTheTimeToMoveItsOperands) {
-  Device slow_memory = device().device();
-  slow_memory.memory_bytes_per_s = 1e11;
-  Constants constants;
-  constants.memory_efficiency = 1;
-  const double seconds = DeviceTime(slow_memory, constants)
-                             .product({1, 8192, 8192}, ProductDtype::kBf16);
+  const double seconds =
+      device(1e11).product({1, 8192, 8192}, ProductDtype::kBf16);
   EXPECT_NEAR(seconds, 2.0 * (8192.0 * 8192 + 2 * 8192) / 1e11, 1e-9);
 }
 
