@@ -135,8 +135,8 @@ void BucketedGradSync::begin_reducing() {
 void BucketedGradSync::before_accumulate(int param, Arrival arrival) {
   if (arrival == Arrival::kNothing)
     handover_->note_fused();
-  enter_step();
   throw_if_stepped_early();
+  enter_step();
   if (progress_.state_of(param) == ReadyState::kReady)
     throw_ready_twice(param);
   handover_of(param).before_accumulate(param, part_of(param));
@@ -333,7 +333,7 @@ void BucketedGradSync::wait_and_hand_over() {
   const auto used = agree_on_used();
   report_.buckets = buckets_->wait();
   progress_.expect_these_reaches();
-  phase_ = Phase::kFinished;
+  set_finished();
   call_before_handover();
   hand_over(used);
   begin_use();

@@ -7,8 +7,8 @@
 // on. With kParameters ShardedWeights has the weights.
 //
 // What it is made of: WrappedParams (alike on all ranks), ParamMemory (flat),
-// Handover (.grad and main_grad), StepProgress (who is ready), BucketQueue (one
-// collective each), UnevenInputs (ranks without data), GradHooks (autograd).
+// Handover (.grad and main_grad), BucketQueue (one collective each),
+// UnevenInputs (ranks without data), GradHooks (autograd).
 #pragma once
 
 #include <cstdint>

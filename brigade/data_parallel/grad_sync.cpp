@@ -125,6 +125,7 @@ void GradSync::leave_step() {
   reset();
   if (are_used)
     return;
+  phase_ = Phase::kFinished;  // where begin_step() throws, it still is
   begin_step();
   keep_gradients();
 }
@@ -157,6 +158,11 @@ void GradSync::finish() {
     begin_step();
   reduce_step();
   was_finished_by_hand_ = true;
+}
+
+void GradSync::set_finished() {
+  phase_ = Phase::kFinished;
+  was_finished_by_hand_ = false;
 }
 
 // ---- memory
@@ -230,7 +236,6 @@ int GradSync::param_index(const std::string& name) const {
 void GradSync::begin_use() {
   leaves_.show_gradients();
   handed_.begin(grad_scale());
-  was_finished_by_hand_ = false;
 }
 
 void GradSync::check_before_step() {

@@ -17,8 +17,9 @@
 // reduced with them once more.
 //
 // GradSync is what it is done with: the parameters, their memory (ParamMemory),
-// the gathering of weights (GatheredWeights) and what an optimizer does between
-// two steps (HandedGradients, OwnedLeaves). How it is done is a few verbs:
+// the gathering of weights (GatheredWeights), how far a step is (StepProgress)
+// and what an optimizer does between two steps (HandedGradients, OwnedLeaves);
+// and the order of a step. How it is done is a few verbs:
 // BucketedGradSync reduces flat buckets while backward runs; its oracle
 // (per_param_grad_sync.cpp) reduces parameter by parameter.
 //
@@ -232,6 +233,8 @@ class GradSync {
   // A backward has reached a parameter: a step begins, or goes on. ConfigError
   // where the last backward broke off, or .grad() of OwnedLeaves was changed.
   void enter_step();
+  // The step's collectives are over.
+  void set_finished();
   // Parameters without a gradient count as zeros.
   bool zeros_count() const {
     return options_.missing_gradient == MissingGradient::kZero;
@@ -291,8 +294,8 @@ std::unique_ptr<GradSync> make_per_param_grad_sync(
     CommunicatorPtr all_ranks,
     const GradSyncOptions& options);
 
-// The one that `kind` names. Collective; throws what its constructor throws, and
-// ConfigError for kPerParam with sharding or sparse gradients.
+// The one that `kind` names. Collective; throws what its constructor throws,
+// and ConfigError for kPerParam with sharding or sparse gradients.
 std::unique_ptr<GradSync> make_grad_sync(
     GradSyncAlgorithm kind,
     const std::vector<Param>& params,

@@ -112,8 +112,8 @@ class Handover {
 std::unique_ptr<Handover> make_param_dtype_handover(HandoverParts parts);
 
 // GradHandover::kMainGrad: .grad is main_grad, unscaled. Where the one scale of
-// the optimizer is not that of the parameter's group, the gradient is multiplied
-// with the rest before it is reduced.
+// the optimizer is not that of the parameter's group, the gradient is
+// multiplied with the rest before it is reduced.
 std::unique_ptr<Handover> make_main_grad_handover(HandoverParts parts);
 
 }  // namespace brigade

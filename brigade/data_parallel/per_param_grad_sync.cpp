@@ -42,9 +42,10 @@ class PerParamGradSync : public GradSync {
   // The sum becomes what .grad() is, whatever a user made of it.
   void take(size_t i) {
     torch::Tensor& grad = grad_of(i);
-    if (!is_main_grad_ && progress_.of(int(i)).shown.is_replaced_by(grad))
-      has_gradient_[i] = 1;
-    if (!grad.defined() || (!is_main_grad_ && has_gradient_[i] == 0))
+    const bool is_users = !is_main_grad_ && has_gradient_[i] == 0;
+    if (is_users && progress_.of(int(i)).shown.is_replaced_by(grad))
+      sum_of(i).copy_(grad);
+    else if (is_users || !grad.defined())
       sum_of(i).zero_();
     else if (
         !is_same_memory(grad, sum_of(i)) &&
@@ -80,26 +81,32 @@ class PerParamGradSync : public GradSync {
   void take_by_hand(int param) override {
     show(size_t(param));
     has_gradient_[size_t(param)] = 1;
-    phase_ = accumulate_only() ? phase_ : Phase::kReducing;
+    if (!accumulate_only())
+      begin_reducing();
+  }
+  void begin_reducing() {
+    if (std::exchange(phase_, Phase::kReducing) != Phase::kReducing)
+      report_ = {.backward_begin_ns = steady_now_ns()};
   }
 
   void reduce_step() override {
     const torch::NoGradGuard no_grad;
+    leaves_.throw_if_changed();
+    begin_reducing();
     const auto missing = std::ranges::find(has_gradient_, 0);
     if (missing != has_gradient_.end() && !zeros_count())
       throw ConfigError(
           "[data_parallel] a parameter got no gradient in this step: " +
           params()[size_t(missing - has_gradient_.begin())].name);
-    report_ = {.backward_end_ns = steady_now_ns()};
+    report_.backward_end_ns = steady_now_ns();
     report_.ready_ns.assign(has_gradient_.size(), report_.backward_end_ns);
     const auto used =
         zeros_count() ? max_in_groups(has_gradient_, params()) : has_gradient_;
     call_before_handover();
     for (size_t i = 0; i < used.size(); ++i) {
-      if (is_main_grad_ || has_gradient_[i] != 0)
-        take(i);
-      else
-        sum_of(i).zero_();
+      if (!is_main_grad_ && has_gradient_[i] == 0)
+        grad_of(i).reset();
+      take(i);
       const int64_t begin = steady_now_ns();
       params()[i].group.ranks->all_reduce(sum_of(i))->wait();
       const int64_t end = steady_now_ns();
@@ -108,21 +115,18 @@ class PerParamGradSync : public GradSync {
       sum_of(i).mul_(mean_scale_of(int(i)) / grad_scale());
       if (used[i] != 0 || is_main_grad_)
         show(i);
-      else
-        grad_of(i).reset();
     }
-    phase_ = Phase::kFinished;
+    set_finished();
     begin_use();
   }
 
   // Of a sum over ranks each keeps the part that gives it once more.
   void keep_gradients() override {
     for (size_t i = 0; i < has_gradient_.size(); ++i) {
-      const int param = int(i);
       has_gradient_[i] = is_main_grad_ || grad_of(i).defined() ? 1 : 0;
       take(i);
       sum_of(i).mul_(
-          grad_scale() / (mean_scale_of(param) * ranks_with_data(param)));
+          grad_scale() / (mean_scale_of(int(i)) * ranks_with_data(int(i))));
       if (has_gradient_[i] != 0)
         show(i);
     }

@@ -9,6 +9,7 @@
 
 #include <cmath>
 #include <functional>
+#include <utility>
 
 #include "brigade/base/error.h"
 #include "tests/data_parallel/sync_cases.h"
@@ -58,6 +59,21 @@ TEST_P(AddingBackwards, OfOneStepAddUp) {
     for (const double x : {1.0, 2.0, 4.0})
       model.forward(x * factor).backward();
     expect_gradients(model, 7 * mean, 14 * mean);
+  });
+}
+
+TEST_P(AddingBackwards, OfOneStepAddUpWhereABackwardBetweenThemThrew) {
+  on_ranks([](TwoParamsModel& model, double factor, double mean) {
+    model.forward(1 * factor).backward();
+    bool throws = true;
+    model.sync().before_step([&] {
+      if (std::exchange(throws, false))
+        throw ConfigError("not now");
+    });
+    EXPECT_THROW(model.forward(2 * factor).backward(), ConfigError);
+    model.forward(2 * factor).backward();
+    model.sync().before_step({});
+    expect_gradients(model, 3 * mean, 6 * mean);
   });
 }
 
