@@ -93,34 +93,27 @@ Wrapped wrap_tensors(
 }
 
 std::vector<Param> parameters_of(
-    const torch::nn::Module& module,
+    const ModuleRef& module,
     const WrapOptions& wrap,
     Sharding sharding) {
-  std::vector<Param> params = parameters_of(module, wrap.ignore);
-  if (sharding != Sharding::kParameters) {
-    if (!wrap.units.empty()) {
-      throw ConfigError(fmt::format(
-          "[data_parallel] units are given, but sharding is {}, which leaves "
-          "weights whole; set Sharding::kParameters, or leave units out",
-          to_string(sharding)));
-    }
-    return params;
-  }
-  assign_units(
-      module, wrap.units.empty() ? default_units(module) : wrap.units, params);
-  return params;
-}
-
-std::vector<Param> parameters_of(
-    const torch::jit::Module& module,
-    const WrapOptions& wrap,
-    Sharding /*sharding*/) {
-  if (!wrap.units.empty()) {
+  if (module.scripted != nullptr && !wrap.units.empty()) {
     throw ConfigError(
         "[data_parallel] units are given, but a scripted module is gathered as "
         "one: leave them out");
   }
-  return parameters_of(module, wrap.ignore);
+  std::vector<Param> params = parameters_of(module, wrap.ignore);
+  if (sharding != Sharding::kParameters && !wrap.units.empty()) {
+    throw ConfigError(fmt::format(
+        "[data_parallel] units are given, but sharding is {}, which leaves "
+        "weights whole; set Sharding::kParameters, or leave units out",
+        to_string(sharding)));
+  }
+  if (sharding == Sharding::kParameters && module.plain != nullptr)
+    assign_units(
+        *module.plain,
+        wrap.units.empty() ? default_units(*module.plain) : wrap.units,
+        params);
+  return params;
 }
 
 namespace {
@@ -134,26 +127,14 @@ void refuse_collective_forward(const char* what, const char* remedy) {
       remedy));
 }
 
-void check_buffers_stay(const WrapOptions& wrap) {
+}  // namespace
+
+void check_uneven_inputs(const ModuleRef& module, const WrapOptions& wrap) {
   if (wrap.broadcast_buffers)
     refuse_collective_forward(
         "broadcast_buffers", "leave it off: join() ends with equal buffers");
-}
-
-}  // namespace
-
-void check_uneven_inputs(
-    const torch::nn::Module& module,
-    const WrapOptions& wrap) {
-  check_buffers_stay(wrap);
   if (has_sync_batch_norm(module))
     refuse_collective_forward("a SyncBatchNorm", "use BatchNorm");
-}
-
-void check_uneven_inputs(
-    const torch::jit::Module& /*module*/,
-    const WrapOptions& wrap) {
-  check_buffers_stay(wrap);
 }
 
 void throw_unseen_output() {

@@ -91,22 +91,13 @@ Wrapped wrap_tensors(
 // Parameters by name, and with Sharding::kParameters each in its unit. A
 // scripted module is one unit; to name others is a ConfigError.
 std::vector<Param> parameters_of(
-    const torch::nn::Module& module,
-    const WrapOptions& wrap,
-    Sharding sharding);
-std::vector<Param> parameters_of(
-    const torch::jit::Module& module,
+    const ModuleRef& module,
     const WrapOptions& wrap,
     Sharding sharding);
 
 // ConfigError where a forward that only ranks with data run is collective: with
 // broadcast buffers, or where `module` has a SyncBatchNorm.
-void check_uneven_inputs(
-    const torch::nn::Module& module,
-    const WrapOptions& wrap);
-void check_uneven_inputs(
-    const torch::jit::Module& module,
-    const WrapOptions& wrap);
+void check_uneven_inputs(const ModuleRef& module, const WrapOptions& wrap);
 
 // ConfigError: mixed precision cannot see the tensors that forward() returns.
 [[noreturn]] void throw_unseen_output();

@@ -17,31 +17,35 @@
 namespace brigade {
 namespace {
 
-std::vector<State> named_parameters_of(const torch::nn::Module& module) {
+std::vector<State> named_parameters_of(const ModuleRef& module) {
   std::vector<State> result;
-  for (const auto& item : module.named_parameters())
-    result.push_back({item.key(), item.value()});
+  if (module.plain != nullptr) {
+    for (const auto& item : module.plain->named_parameters())
+      result.push_back({item.key(), item.value()});
+  } else {
+    for (const auto& item : module.scripted->named_parameters())
+      result.push_back({item.name, item.value});
+  }
   return result;
 }
 
-std::vector<State> named_parameters_of(const torch::jit::Module& module) {
+std::vector<State> named_buffers_of(const ModuleRef& module) {
   std::vector<State> result;
-  for (const auto& item : module.named_parameters())
-    result.push_back({item.name, item.value});
+  if (module.plain != nullptr) {
+    for (const auto& item : module.plain->named_buffers())
+      result.push_back({item.key(), item.value()});
+  } else {
+    for (const auto& item : module.scripted->named_buffers())
+      result.push_back({item.name, item.value});
+  }
   return result;
 }
 
-std::vector<State> named_buffers_of(const torch::nn::Module& module) {
-  std::vector<State> result;
-  for (const auto& item : module.named_buffers())
-    result.push_back({item.key(), item.value()});
-  return result;
-}
-
-std::vector<State> named_buffers_of(const torch::jit::Module& module) {
-  std::vector<State> result;
-  for (const auto& item : module.named_buffers())
-    result.push_back({item.name, item.value});
+// Parameters, and buffers behind them.
+std::vector<State> named_tensors_of(const ModuleRef& module) {
+  std::vector<State> result = named_parameters_of(module);
+  for (State& buffer : named_buffers_of(module))
+    result.push_back(std::move(buffer));
   return result;
 }
 
@@ -57,18 +61,17 @@ bool is_batch_norm(const torch::nn::Module& part) {
          part.as<SyncBatchNorm>() != nullptr;
 }
 
-std::vector<NamedPart> parts_of(const torch::nn::Module& module) {
-  // Apart: it need not be owned by a shared_ptr.
-  std::vector<NamedPart> parts{{"", is_batch_norm(module)}};
-  for (const auto& item :
-       module.named_modules(std::string(), /*include_self=*/false))
-    parts.push_back({item.key(), is_batch_norm(*item.value())});
-  return parts;
-}
-
-std::vector<NamedPart> parts_of(const torch::jit::Module& module) {
+std::vector<NamedPart> parts_of(const ModuleRef& module) {
   std::vector<NamedPart> parts;
-  for (const auto& item : module.named_modules()) {
+  if (module.plain != nullptr) {
+    // Apart: it need not be owned by a shared_ptr.
+    parts.push_back({"", is_batch_norm(*module.plain)});
+    for (const auto& item :
+         module.plain->named_modules(std::string(), /*include_self=*/false))
+      parts.push_back({item.key(), is_batch_norm(*item.value())});
+    return parts;
+  }
+  for (const auto& item : module.scripted->named_modules()) {
     const auto name = item.value.type()->name();
     parts.push_back(
         {item.name,
@@ -85,48 +88,6 @@ bool has(const std::vector<State>& tensors, const std::string& name) {
   return std::any_of(tensors.begin(), tensors.end(), [&](const State& tensor) {
     return tensor.name == name;
   });
-}
-
-// By tensor, of all of a module: with what it shares memory.
-template <typename Module>
-std::unordered_map<const void*, std::string> sharers_of(const Module& module) {
-  auto all = named_parameters_of(module);
-  for (const State& buffer : named_buffers_of(module))
-    all.push_back(buffer);
-  const auto names = names_of_sharers(all);
-  std::unordered_map<const void*, std::string> sharers;
-  for (size_t i = 0; i < all.size(); ++i)
-    sharers.emplace(all[i].tensor.unsafeGetTensorImpl(), names[i]);
-  return sharers;
-}
-
-template <typename Module>
-std::vector<Param> params_of(
-    const Module& module,
-    const std::vector<std::string>& ignore) {
-  const auto all = named_parameters_of(module);
-  const auto buffers = named_buffers_of(module);
-  for (const std::string& name : ignore) {
-    if (!has(all, name) && !has(buffers, name)) {
-      throw ConfigError(fmt::format(
-          "[data_parallel] ignore names '{}', but the module has no parameter "
-          "or buffer of that name; give full names, as named_parameters() does",
-          name));
-    }
-  }
-  std::vector<Param> params;
-  const auto sharers = sharers_of(module);
-  std::unordered_set<const void*> seen;
-  for (const State& param : all) {
-    const void* impl = param.tensor.unsafeGetTensorImpl();
-    if (has(ignore, param.name) || !seen.insert(impl).second)
-      continue;
-    params.push_back(
-        {.name = param.name,
-         .tensor = param.tensor,
-         .shares_memory_with = sharers.at(impl)});
-  }
-  return params;
 }
 
 // What an embedding does to its weight's gradients.
@@ -146,30 +107,64 @@ void note_embedding(const torch::nn::Module& part, std::vector<Param>& params) {
   }
 }
 
-template <typename Module>
-std::vector<State> defined_buffers_of(
-    const Module& module,
-    const std::vector<std::string>& ignore) {
-  std::vector<State> buffers;
-  for (const State& buffer : named_buffers_of(module)) {
-    if (buffer.tensor.defined() && !has(ignore, buffer.name))
-      buffers.push_back({buffer.name, buffer.tensor});
-  }
-  return buffers;
-}
-
 // Whether `name` is `part` or inside of it.
 bool is_inside(const std::string& name, const std::string& part) {
   return part.empty() || name == part || name.rfind(part + ".", 0) == 0;
 }
 
-template <typename Module>
-std::vector<std::string> names_kept_of(
-    const Module& module,
+}  // namespace
+
+std::vector<Param> parameters_of(
+    const ModuleRef& module,
+    const std::vector<std::string>& ignore) {
+  const std::vector<State> all = named_tensors_of(module);
+  for (const std::string& name : ignore) {
+    if (!has(all, name)) {
+      throw ConfigError(fmt::format(
+          "[data_parallel] ignore names '{}', but the module has no parameter "
+          "or buffer of that name; give full names, as named_parameters() does",
+          name));
+    }
+  }
+  // By tensor: with what it shares memory.
+  std::unordered_map<const void*, std::string> sharers;
+  const auto names = names_of_sharers(all);
+  for (size_t i = 0; i < all.size(); ++i)
+    sharers.emplace(all[i].tensor.unsafeGetTensorImpl(), names[i]);
+  std::vector<Param> params;
+  std::unordered_set<const void*> seen;
+  for (const State& param : named_parameters_of(module)) {
+    const void* impl = param.tensor.unsafeGetTensorImpl();
+    if (has(ignore, param.name) || !seen.insert(impl).second)
+      continue;
+    params.push_back(
+        {.name = param.name,
+         .tensor = param.tensor,
+         .shares_memory_with = sharers.at(impl)});
+  }
+  if (module.plain != nullptr) {
+    // Apart: it need not be owned by a shared_ptr.
+    note_embedding(*module.plain, params);
+    for (const auto& part : module.plain->modules(/*include_self=*/false))
+      note_embedding(*part, params);
+  }
+  return params;
+}
+
+std::vector<State> buffers_of(
+    const ModuleRef& module,
+    const std::vector<std::string>& ignore) {
+  std::vector<State> buffers = named_buffers_of(module);
+  std::erase_if(buffers, [&](const State& buffer) {
+    return !buffer.tensor.defined() || has(ignore, buffer.name);
+  });
+  return buffers;
+}
+
+std::vector<std::string> kept_names(
+    const ModuleRef& module,
     const std::vector<std::string>& names) {
-  std::vector<State> tensors = named_parameters_of(module);
-  for (const State& buffer : named_buffers_of(module))
-    tensors.push_back(buffer);
+  const std::vector<State> tensors = named_tensors_of(module);
   std::vector<std::string> places = names;
   const auto parts = parts_of(module);
   for (const std::string& name : names) {
@@ -199,62 +194,21 @@ std::vector<std::string> names_kept_of(
   return kept;
 }
 
-}  // namespace
-
-std::vector<Param> parameters_of(
-    const torch::nn::Module& module,
-    const std::vector<std::string>& ignore) {
-  std::vector<Param> params = params_of(module, ignore);
-  // Apart: it need not be owned by a shared_ptr.
-  note_embedding(module, params);
-  for (const auto& part : module.modules(/*include_self=*/false))
-    note_embedding(*part, params);
-  return params;
-}
-
-std::vector<Param> parameters_of(
-    const torch::jit::Module& module,
-    const std::vector<std::string>& ignore) {
-  return params_of(module, ignore);
-}
-
-std::vector<State> buffers_of(
-    const torch::nn::Module& module,
-    const std::vector<std::string>& ignore) {
-  return defined_buffers_of(module, ignore);
-}
-
-std::vector<State> buffers_of(
-    const torch::jit::Module& module,
-    const std::vector<std::string>& ignore) {
-  return defined_buffers_of(module, ignore);
-}
-
-std::vector<std::string> kept_names(
-    const torch::nn::Module& module,
-    const std::vector<std::string>& names) {
-  return names_kept_of(module, names);
-}
-
-std::vector<std::string> kept_names(
-    const torch::jit::Module& module,
-    const std::vector<std::string>& names) {
-  return names_kept_of(module, names);
-}
-
-std::function<void()> make_check_of_layers(const torch::nn::Module& module) {
+std::function<void()> make_check_of_layers(const ModuleRef& module) {
+  if (module.plain == nullptr)
+    return {};
   std::vector<const void*> known;
-  for (const torch::Tensor& param : module.parameters())
+  for (const torch::Tensor& param : module.plain->parameters())
     known.push_back(param.unsafeGetTensorImpl());
-  return [&module, known = std::move(known)] {
-    const auto params = module.parameters();
+  return [plain = module.plain, known = std::move(known)] {
+    const auto params = plain->parameters();
     const auto is_known = [](const torch::Tensor& param, const void* impl) {
       return param.unsafeGetTensorImpl() == impl;
     };
     if (std::equal(
             params.begin(), params.end(), known.begin(), known.end(), is_known))
       return;
-    for (const auto& item : module.named_parameters()) {
+    for (const auto& item : plain->named_parameters()) {
       if (item.value().requires_grad() &&
           std::find(
               known.begin(), known.end(), item.value().unsafeGetTensorImpl()) ==
@@ -269,14 +223,11 @@ std::function<void()> make_check_of_layers(const torch::nn::Module& module) {
   };
 }
 
-std::function<void()> make_check_of_layers(
-    const torch::jit::Module& /*module*/) {
-  return {};
-}
-
-bool has_sync_batch_norm(const torch::nn::Module& module) {
-  const auto parts = module.modules(/*include_self=*/false);
-  return module.as<SyncBatchNorm>() != nullptr ||
+bool has_sync_batch_norm(const ModuleRef& module) {
+  if (module.plain == nullptr)
+    return false;
+  const auto parts = module.plain->modules(/*include_self=*/false);
+  return module.plain->as<SyncBatchNorm>() != nullptr ||
          std::any_of(parts.begin(), parts.end(), [](const auto& part) {
            return part->template as<SyncBatchNorm>() != nullptr;
          });

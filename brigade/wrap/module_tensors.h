@@ -18,43 +18,41 @@ struct Module;
 
 namespace brigade {
 
+// A module that can be wrapped, which outlives it.
+struct ModuleRef {
+  ModuleRef(const torch::nn::Module& module) : plain(&module) {}
+  ModuleRef(const torch::jit::Module& module) : scripted(&module) {}
+  const torch::nn::Module* plain = nullptr;  // null: it is the other
+  const torch::jit::Module* scripted = nullptr;
+};
+
 // Parameters of a module by name, each tensor once however often it is
 // registered. Weights of torch::nn::Embedding are row-sparse; which embeddings
 // have sparse gradients is known of torch::nn::Embedding and EmbeddingBag.
 // Throws ConfigError when `ignore` has a name that the module has not.
 std::vector<Param> parameters_of(
-    const torch::nn::Module& module,
-    const std::vector<std::string>& ignore = {});
-std::vector<Param> parameters_of(
-    const torch::jit::Module& module,
+    const ModuleRef& module,
     const std::vector<std::string>& ignore = {});
 
 // Buffers under their full names, but for the ignored and undefined ones.
 std::vector<State> buffers_of(
-    const torch::nn::Module& module,
-    const std::vector<std::string>& ignore = {});
-std::vector<State> buffers_of(
-    const torch::jit::Module& module,
+    const ModuleRef& module,
     const std::vector<std::string>& ignore = {});
 
 // Full names of the parameters and buffers of batch normalisation, and of those
 // that `names` lists or whose module it lists. Throws ConfigError when it has a
 // name that the module has not.
 std::vector<std::string> kept_names(
-    const torch::nn::Module& module,
-    const std::vector<std::string>& names);
-std::vector<std::string> kept_names(
-    const torch::jit::Module& module,
+    const ModuleRef& module,
     const std::vector<std::string>& names);
 
-// Throws ConfigError naming a parameter that trains and that `module`, which is
-// wrapped, did not have when this was made. `module` outlives it.
-std::function<void()> make_check_of_layers(const torch::nn::Module& module);
-// Does nothing: a scripted module's layers stay.
-std::function<void()> make_check_of_layers(const torch::jit::Module& module);
+// Throws ConfigError naming a parameter that trains and that the module, which
+// is wrapped, did not have when this was made. Does nothing of a scripted one,
+// whose layers stay.
+std::function<void()> make_check_of_layers(const ModuleRef& module);
 
 // Whether forward is collective, because a part is a SyncBatchNorm.
-bool has_sync_batch_norm(const torch::nn::Module& module);
+bool has_sync_batch_norm(const ModuleRef& module);
 
 // Everyone gets the buffers of `root`. Collective.
 void broadcast_buffers(
