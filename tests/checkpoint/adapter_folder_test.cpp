@@ -20,6 +20,7 @@ using nlohmann::json;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 DecoderConfig small_model() {
   DecoderConfig config;
@@ -138,17 +139,12 @@ TEST_F(AdapterFolderTest, AnAdapterOfAnotherModelIsRefusedWithNamesAndShapes) {
   DecoderConfig other = small_model();
   other.num_hidden_layers = 1;
   other.hidden_size = 16;
-  try {
-    const AdapterFolder read(folder, other);
-    FAIL();
-  } catch (const DataError& error) {
-    EXPECT_THAT(
-        error.what(),
-        AllOf(
-            HasSubstr("trained beside 'some/base'"),
-            HasSubstr("model.layers.1.mlp.down_proj: the model has no such"),
-            HasSubstr("q_proj.lora_A.weight is [3, 8], expected [3, 16]")));
-  }
+  EXPECT_THAT(
+      [&] { const AdapterFolder read(folder, other); },
+      ThrowsMessage<DataError>(AllOf(
+          HasSubstr("trained beside 'some/base'"),
+          HasSubstr("model.layers.1.mlp.down_proj: the model has no such"),
+          HasSubstr("q_proj.lora_A.weight is [3, 8], expected [3, 16]"))));
 }
 
 TEST_F(AdapterFolderTest, MagnitudesWithoutUseDoraAreNamed) {
@@ -156,15 +152,11 @@ TEST_F(AdapterFolderTest, MagnitudesWithoutUseDoraAreNamed) {
   json config = json::parse(read_text_file(folder / "adapter_config.json"));
   config["use_dora"] = false;
   write_text_file(folder / "adapter_config.json", config.dump(2));
-  try {
-    const AdapterFolder read(folder, small_model());
-    FAIL();
-  } catch (const DataError& error) {
-    EXPECT_THAT(
-        error.what(),
-        HasSubstr("q_proj.lora_magnitude_vector is there, but use_dora is "
-                  "false in adapter_config.json"));
-  }
+  EXPECT_THAT(
+      [&] { const AdapterFolder read(folder, small_model()); },
+      ThrowsMessage<DataError>(
+          HasSubstr("q_proj.lora_magnitude_vector is there, but use_dora is "
+                    "false in adapter_config.json")));
 }
 
 TEST_F(AdapterFolderTest, RefusesUnsupportedAdaptersByName) {
@@ -206,21 +198,15 @@ TEST_F(AdapterFolderTest, ATensorThatIsNoAdaptersIsNamed) {
         SafetensorsDtype::kF32,
         {2},
         {static_cast<const std::byte*>(tensor.data_ptr()), 8}}});
-  try {
-    const AdapterFolder read(folder, small_model());
-    FAIL();
-  } catch (const DataError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("lm_head.weight' is not the lora_A"));
-  }
+  EXPECT_THAT(
+      [&] { const AdapterFolder read(folder, small_model()); },
+      ThrowsMessage<DataError>(HasSubstr("lm_head.weight' is not the lora_A")));
 }
 
 TEST_F(AdapterFolderTest, AFolderWithoutItsFilesIsNone) {
-  try {
-    const AdapterFolder read(folder_ / "nothing", small_model());
-    FAIL();
-  } catch (const DataError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("is no adapter"));
-  }
+  EXPECT_THAT(
+      [&] { const AdapterFolder read(folder_ / "nothing", small_model()); },
+      ThrowsMessage<DataError>(HasSubstr("is no adapter")));
 }
 
 // A tensor of an adapter's file.

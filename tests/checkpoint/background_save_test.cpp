@@ -15,6 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 // One row of `whole`, which every rank makes alike.
 CheckpointToSave row_of(const torch::Tensor& whole, int rank, int ranks) {
@@ -100,17 +101,14 @@ TEST_F(BackgroundSaveRanks, EveryRankIsToldWhichOneCouldNotWriteAndWhy) {
     if (rank == 0)
       checkpoint.attachments[folder_ / "source"] =
           "model-rank-1.safetensors/taken";
-    try {
-      save_checkpoint(directory, checkpoint, ranks_of(rank, 2, store));
-      FAIL() << rank;
-    } catch (const StorageError& error) {
-      EXPECT_THAT(
-          error.what(),
-          AllOf(
-              HasSubstr("rank 1: "),
-              HasSubstr("model-rank-1.safetensors"),
-              HasSubstr("no regular file")));
-    }
+    EXPECT_THAT(
+        [&] {
+          save_checkpoint(directory, checkpoint, ranks_of(rank, 2, store));
+        },
+        ThrowsMessage<StorageError>(AllOf(
+            HasSubstr("rank 1: "),
+            HasSubstr("model-rank-1.safetensors"),
+            HasSubstr("no regular file"))));
     EXPECT_FALSE(fs::exists(directory));
   });
   EXPECT_FALSE(fs::exists(folder_ / "4.tmp"));

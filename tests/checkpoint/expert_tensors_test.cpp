@@ -29,6 +29,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 struct Family {
   const char* name;
@@ -274,17 +275,12 @@ TEST(ExpertTensors, OneOfAnotherShapeIsNamed) {
     }
     return torch::zeros({1, 8});  // would spread over all rows
   };
-  try {
-    export_hugging_face(request);
-    FAIL();
-  } catch (const DataError& error) {
-    EXPECT_THAT(
-        error.what(),
-        HasSubstr(
-            "'" + wrong +
-            "' is Float [1, 8] in the checkpoint, but the model's is F32 [12, "
-            "8]"));
-  }
+  EXPECT_THAT(
+      [&] { export_hugging_face(request); },
+      ThrowsMessage<DataError>(HasSubstr(
+          "'" + wrong +
+          "' is Float [1, 8] in the checkpoint, but the model's is F32 [12, "
+          "8]")));
   EXPECT_FALSE(fs::exists(request.out));
 }
 

@@ -24,6 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 // A folder as other programs write it, in float16.
 class ExportFolder : public ::testing::Test {
@@ -160,12 +161,9 @@ TEST_F(ExportFolder, AMissingTensorIsNamedAndNothingIsWritten) {
   auto stored = weights_;
   stored.erase("model.norm.weight");
   write(source_ / kSafetensorsFile, stored);
-  try {
-    export_folder(source_, out_);
-    FAIL();
-  } catch (const DataError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("missing: model.norm.weight"));
-  }
+  EXPECT_THAT(
+      [&] { export_folder(source_, out_); },
+      ThrowsMessage<DataError>(HasSubstr("missing: model.norm.weight")));
   EXPECT_FALSE(fs::exists(out_));
 }
 

@@ -24,6 +24,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 using ::testing::UnorderedElementsAre;
 
 DecoderConfig small_config() {
@@ -165,12 +166,9 @@ TEST_F(ExportTest, ThroughACheckpointWithoutAStepNoByteChanges) {
 TEST_F(ExportTest, AFolderThatHoldsSomethingIsLeftAlone) {
   fs::create_directory(request_.out);
   write_text_file(request_.out / "precious", "x");
-  try {
-    export_hugging_face(request_);
-    FAIL();
-  } catch (const ConfigError& error) {
-    EXPECT_THAT(error.what(), HasSubstr(request_.out.string()));
-  }
+  EXPECT_THAT(
+      [&] { export_hugging_face(request_); },
+      ThrowsMessage<ConfigError>(HasSubstr(request_.out.string())));
   EXPECT_THAT(names_in(request_.out), UnorderedElementsAre("precious"));
 }
 
@@ -186,14 +184,10 @@ TEST_F(ExportTest, ATensorOfAnotherShapeOrDtypeIsNamedAndNothingIsLeft) {
   for (const torch::Tensor& wrong :
        {torch::zeros({9}, torch::kBFloat16), torch::zeros({8})}) {
     weights_["model.norm.weight"] = wrong;
-    try {
-      export_hugging_face(request_);
-      FAIL();
-    } catch (const DataError& error) {
-      EXPECT_THAT(
-          error.what(),
-          AllOf(HasSubstr("'model.norm.weight'"), HasSubstr("BF16 [8]")));
-    }
+    EXPECT_THAT(
+        [&] { export_hugging_face(request_); },
+        ThrowsMessage<DataError>(
+            AllOf(HasSubstr("'model.norm.weight'"), HasSubstr("BF16 [8]"))));
     EXPECT_TRUE(fs::is_empty(folder_.path()));
   }
 }

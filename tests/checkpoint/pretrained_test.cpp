@@ -76,17 +76,12 @@ TEST_P(PretrainedTest, AWeightThatIsNotFiniteIsNamedWithItsFile) {
         {.shape = row.shape},
         torch::zeros(row.shape, torch::kBFloat16)));
   }
-  try {
-    load_pretrained(folder_, config_, params);
-    FAIL();
-  } catch (const DataError& error) {
-    EXPECT_THAT(
-        error.what(),
-        ::testing::AllOf(
-            ::testing::HasSubstr("'" + name + "'"),
-            ::testing::HasSubstr((folder_ / "model.safetensors").string()),
-            ::testing::HasSubstr("1 values that are not finite")));
-  }
+  EXPECT_THAT(
+      [&] { load_pretrained(folder_, config_, params); },
+      ::testing::ThrowsMessage<DataError>(::testing::AllOf(
+          ::testing::HasSubstr("'" + name + "'"),
+          ::testing::HasSubstr((folder_ / "model.safetensors").string()),
+          ::testing::HasSubstr("1 values that are not finite"))));
 }
 
 // Each rank's part, put back in its place, is the file's tensor; what is not of
@@ -131,14 +126,10 @@ TEST_P(PretrainedTest, EveryTensorParallelLayoutHoldsTheFilesWeights) {
 TEST_P(PretrainedTest, AnotherModelsFilesAreRefusedOnEveryRank) {
   DecoderConfig deeper = config_;
   deeper.num_hidden_layers = 3;
-  try {
-    load_pretrained(folder_, deeper, {});
-    FAIL();
-  } catch (const DataError& error) {
-    EXPECT_THAT(
-        error.what(),
-        ::testing::HasSubstr("model.layers.2.mlp.up_proj.weight"));
-  }
+  EXPECT_THAT(
+      [&] { load_pretrained(folder_, deeper, {}); },
+      ::testing::ThrowsMessage<DataError>(
+          ::testing::HasSubstr("model.layers.2.mlp.up_proj.weight")));
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -21,6 +21,7 @@ namespace brigade {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 using torch::Tensor;
 
 constexpr int kSteps = 20;
@@ -186,12 +187,12 @@ TEST(Muon, NamesAParameterThatIsNoMatrix) {
   group.rule.unit = StepUnit::kMatrices;
   group.parts = {{.numel = 4}};
   const auto self = make_self_communicator({});
-  try {
-    const Muon muon({group}, params, [&](const Param&) { return self; }, {});
-    FAIL() << "no error";
-  } catch (const ConfigError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("'vector' has 1 dimensions"));
-  }
+  EXPECT_THAT(
+      [&] {
+        const Muon muon(
+            {group}, params, [&](const Param&) { return self; }, {});
+      },
+      ThrowsMessage<ConfigError>(HasSubstr("'vector' has 1 dimensions")));
 }
 
 TEST(Sgd, StepsAsTorchsDoes) {

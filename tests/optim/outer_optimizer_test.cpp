@@ -37,15 +37,12 @@ TEST(OuterOptimizer, WithoutMomentumAtRateOneTakesTheWholeGradient) {
 }
 
 TEST(OuterOptimizer, RefusesTensorsOfUnlikeLengths) {
-  try {
-    outer_step({}, torch::zeros({3}), torch::zeros({3}), torch::zeros({4}));
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_THAT(
-        error.what(),
-        ::testing::HasSubstr(
-            "weight of 3, momentum of 3 and gradient of 4 elements"));
-  }
+  EXPECT_THAT(
+      [&] {
+        outer_step({}, torch::zeros({3}), torch::zeros({3}), torch::zeros({4}));
+      },
+      ::testing::ThrowsMessage<Error>(::testing::HasSubstr(
+          "weight of 3, momentum of 3 and gradient of 4 elements")));
 }
 
 }  // namespace

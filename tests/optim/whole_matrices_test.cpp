@@ -223,21 +223,19 @@ TEST(WholeMatrices, NoOwnerHasMoreThanTheMeanAndOneMatrix) {
 
 TEST(WholeMatrices, AMatrixOfWhichAPartIsNowhereIsNamed) {
   run_ranks(2, [](const CommunicatorPtr& ranks) {
-    try {
-      const WholeMatrices matrices(
-          ranks,
-          {{.name = "weight",
-            .rows = 4,
-            .columns = 4,
-            .begin = 8 * ranks->rank(),
-            .numel = 7}},
-          {.cost = flops});
-      FAIL() << "no error";
-    } catch (const Error& error) {
-      EXPECT_THAT(
-          error.what(),
-          ::testing::HasSubstr("of the 16 elements of matrix 'weight'"));
-    }
+    EXPECT_THAT(
+        [&] {
+          const WholeMatrices matrices(
+              ranks,
+              {{.name = "weight",
+                .rows = 4,
+                .columns = 4,
+                .begin = 8 * ranks->rank(),
+                .numel = 7}},
+              {.cost = flops});
+        },
+        ::testing::ThrowsMessage<Error>(
+            ::testing::HasSubstr("of the 16 elements of matrix 'weight'")));
   });
 }
 

@@ -18,6 +18,7 @@ namespace {
 using ::testing::HasSubstr;
 using testing::make_world_of_one;
 using testing::run_ranks;
+using ::testing::ThrowsMessage;
 
 // As torch.jit.save() of Python writes it, and torch::jit::load() reads it.
 torch::jit::Module scripted_net(double shift) {
@@ -115,13 +116,12 @@ TEST(ScriptedModule, TakesTheOptionsOfAnyOther) {
     EXPECT_EQ(model->attr("first").toTensor().scalar_type(), torch::kFloat);
     EXPECT_LT(after, before / 2);
   });
-  try {
-    DataParallel model(
-        scripted_net(0), make_world_of_one(), {}, {.ignore = {"third"}});
-    FAIL() << "nothing was thrown";
-  } catch (const ConfigError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("ignore names 'third'"));
-  }
+  EXPECT_THAT(
+      [&] {
+        DataParallel model(
+            scripted_net(0), make_world_of_one(), {}, {.ignore = {"third"}});
+      },
+      ThrowsMessage<ConfigError>(HasSubstr("ignore names 'third'")));
 }
 
 // What Python has: a module, saved before and after it was trained there on

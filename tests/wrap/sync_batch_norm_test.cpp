@@ -25,6 +25,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using testing::run_ranks;
+using ::testing::ThrowsMessage;
 using torch::nn::AnyModule;
 
 constexpr int64_t kChannels = 5;
@@ -351,12 +352,9 @@ TEST(SyncBatchNorm, ConversionNamesWhatItCannotReplaceAndChangesNothing) {
   const auto world = testing::make_world_of_one();
   torch::nn::Sequential layers(
       torch::nn::BatchNorm1d(3), std::make_shared<BlockWithNorm>());
-  try {
-    convert_sync_batch_norm(layers, world);
-    FAIL();
-  } catch (const ConfigError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("cannot convert '1.norm': only a"));
-  }
+  EXPECT_THAT(
+      [&] { convert_sync_batch_norm(layers, world); },
+      ThrowsMessage<ConfigError>(HasSubstr("cannot convert '1.norm': only a")));
   EXPECT_NE(layers->ptr(0)->as<torch::nn::BatchNorm1d>(), nullptr);
   EXPECT_THROW(
       convert_sync_batch_norm(torch::nn::BatchNorm1d(3), world), ConfigError);
