@@ -9,6 +9,7 @@
 #include "brigade/base/error.h"
 #include "brigade/files/file.h"
 #include "brigade/param/param.h"
+#include "tests/support/message_of.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/write_safetensors.h"
 
@@ -58,12 +59,8 @@ class AdapterFolderTest : public ::testing::Test {
     json config = json::parse(read_text_file(folder / "adapter_config.json"));
     config[key] = value;
     write_text_file(folder / "adapter_config.json", config.dump(2));
-    std::string message;
-    try {
-      const AdapterFolder adapter(folder, small_model());
-    } catch (const DataError& error) {
-      message = error.what();
-    }
+    const std::string message = message_of<DataError>(
+        [&] { const AdapterFolder adapter(folder, small_model()); });
     fs::remove_all(folder);
     return message;
   }
@@ -148,15 +145,10 @@ TEST_F(AdapterFolderTest, AnAdapterOfAnotherModelIsRefusedWithNamesAndShapes) {
 }
 
 TEST_F(AdapterFolderTest, MagnitudesWithoutUseDoraAreNamed) {
-  const fs::path folder = write();
-  json config = json::parse(read_text_file(folder / "adapter_config.json"));
-  config["use_dora"] = false;
-  write_text_file(folder / "adapter_config.json", config.dump(2));
   EXPECT_THAT(
-      [&] { const AdapterFolder read(folder, small_model()); },
-      ThrowsMessage<DataError>(
-          HasSubstr("q_proj.lora_magnitude_vector is there, but use_dora is "
-                    "false in adapter_config.json")));
+      refusal("use_dora", false),
+      HasSubstr("q_proj.lora_magnitude_vector is there, but use_dora is "
+                "false in adapter_config.json"));
 }
 
 TEST_F(AdapterFolderTest, RefusesUnsupportedAdaptersByName) {
@@ -312,12 +304,8 @@ TEST_F(AdapterFolderTest, ExpertsOfALayerTogetherAreReadOneByOne) {
     const fs::path wrong = folder_ / "wrong";
     fs::remove_all(wrong);
     write_adapter(wrong, with, of);
-    try {
-      const AdapterFolder adapter(wrong, one_layer_of_mixtral());
-    } catch (const DataError& error) {
-      return std::string(error.what());
-    }
-    return std::string();
+    return message_of<DataError>(
+        [&] { const AdapterFolder adapter(wrong, one_layer_of_mixtral()); });
   };
   EXPECT_THAT(
       refused(config, {tensors[0], {tensors[1].name, torch::zeros({11, 12})}}),

@@ -17,6 +17,7 @@
 #include "brigade/model/decoder_model.h"
 #include "brigade/model/init_weights.h"
 #include "brigade/safetensors/writer.h"
+#include "tests/support/message_of.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/write_safetensors.h"
 
@@ -157,12 +158,7 @@ TEST_F(Upcycle, KeepsOtherKeysOfTheConfigAndSaysWhatItIs) {
 
 TEST_F(Upcycle, NamesModelsWithoutCounterpart) {
   const auto error_of = [](const json& config, const UpcycleOptions& options) {
-    try {
-      upcycled(parsed(config), options);
-    } catch (const ConfigError& error) {
-      return std::string(error.what());
-    }
-    return std::string();
+    return message_of<ConfigError>([&] { upcycled(parsed(config), options); });
   };
   EXPECT_THAT(
       error_of(dense("Qwen2ForCausalLM"), {}),

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "brigade/base/error.h"
+#include "tests/support/message_of.h"
 
 namespace brigade {
 
@@ -105,21 +106,6 @@ inline std::string golden_index() {
 }
 inline std::string golden_tokens() {
   return le_bytes<uint16_t>({1, 2, 3, 4, 5});
-}
-
-// The message of the Expected that `call` throws; a failure otherwise.
-template <typename Expected, typename Call>
-std::string message_of(Call&& call) {
-  try {
-    call();
-  } catch (const Expected& error) {
-    return error.what();
-  } catch (const std::exception& error) {
-    ADD_FAILURE() << "another type of error: " << error.what();
-    return "";
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return "";
 }
 
 }  // namespace brigade

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "brigade/base/error.h"
+#include "tests/support/message_of.h"
 #include "tests/support/ranks_as_threads.h"
 
 namespace brigade {
@@ -76,16 +77,6 @@ Bucket make_bucket() {
 
 BucketHook hook_of(const std::shared_ptr<HeldWork>& work) {
   return [work](BucketView&, Communicator&) { return work; };
-}
-
-template <typename Body>
-std::string bucket_error_of(const Body& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
 }
 
 TEST(Bucket, IsFullOnceAllItsParametersAreReady) {
@@ -180,7 +171,7 @@ TEST(Bucket, ErrorsNameItsPlaceAndItsParameters) {
   Bucket bucket = make_bucket();
   bucket.launch_as_is(hook_of(work), *world);
   EXPECT_THAT(
-      bucket_error_of([&] { bucket.wait(); }),
+      message_of<Error>([&] { bucket.wait(); }),
       HasSubstr("bucket 3 of 5 (first ... last, 256 bytes): the peer is gone"));
   // It is given up, and can be used again.
   EXPECT_EQ(bucket.state(), BucketState::kReducing);
@@ -188,7 +179,7 @@ TEST(Bucket, ErrorsNameItsPlaceAndItsParameters) {
   EXPECT_EQ(bucket.state(), BucketState::kReduced);
   bucket.reset();
   EXPECT_THAT(
-      bucket_error_of([&] {
+      message_of<Error>([&] {
         bucket.launch_as_is(
             [](BucketView&, Communicator&) -> WorkPtr {
               throw std::runtime_error("out of ideas");

@@ -20,6 +20,7 @@
 #include "brigade/wrap/data_parallel.h"
 #include "brigade/wrap/sync_batch_norm.h"
 #include "tests/data_parallel/pseudo_random.h"
+#include "tests/support/message_of.h"
 #include "tests/support/optimizer_states.h"
 #include "tests/support/ranks_as_threads.h"
 
@@ -58,16 +59,6 @@ double mean_gradient(DataParallel<std::shared_ptr<Weight>>& model) {
   if (sync.options().handover == GradHandover::kMainGrad)
     return sync.main_grad(0)[0].item<double>() * sync.grad_scale();
   return model->w.grad()[0].item<double>();
-}
-
-template <typename Thrown, typename Body>
-std::string message_of(const Body& body) {
-  try {
-    body();
-  } catch (const Thrown& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
 }
 
 // ---- zero_grad() between micro-batches

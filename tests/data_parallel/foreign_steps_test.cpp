@@ -10,6 +10,7 @@
 
 #include "brigade/base/error.h"
 #include "tests/data_parallel/sync_cases.h"
+#include "tests/support/message_of.h"
 #include "tests/support/ranks_as_threads.h"
 
 namespace brigade {
@@ -57,16 +58,6 @@ const std::vector<Clear>& ways_to_clear() {
   return ways;
 }
 
-template <typename Call>
-std::string message_of(const Call& call) {
-  try {
-    call();
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "";
-}
-
 void expect_weights(TwoParamsModel& model, double a, double b) {
   const FullWeights whole(model.sync());
   EXPECT_TRUE((model->a == a).all().item<bool>()) << model->a;
@@ -80,7 +71,7 @@ TEST_P(ForeignSteps, OverTheModulesParametersAreRefused) {
       torch::optim::SGD optimizer(model->parameters(), kRate);
       model.forward(world->rank() + 1).backward();
       EXPECT_THAT(
-          message_of([&] {
+          message_of<ConfigError>([&] {
             optimizer.step();
             clear(model, optimizer);
             model.forward(world->rank() + 1).backward();
@@ -104,7 +95,8 @@ TEST_P(ForeignSteps, OverOwnedParametersAreRefused) {
       model.gather_weights();
       clear(model, optimizer);
       EXPECT_THAT(
-          message_of([&] { model.forward(world->rank() + 1).backward(); }),
+          message_of<ConfigError>(
+              [&] { model.forward(world->rank() + 1).backward(); }),
           HasSubstr("step the weights by DataParallel::step()"));
     });
   }
@@ -120,7 +112,7 @@ TEST_P(ForeignSteps, OfAnotherModelsOptimizerAreRefused) {
     one.forward(world->rank() + 1).backward();
     other.forward(world->rank() + 1).backward();
     EXPECT_THAT(
-        message_of([&] { one.step(optimizer); }),
+        message_of<ConfigError>([&] { one.step(optimizer); }),
         HasSubstr("over owned_parameters() of another DataParallel"));
     other.step(optimizer);
     expect_weights(other, 1 - kRate * 1.5, 1 - kRate * 3);
@@ -137,7 +129,7 @@ TEST_P(ForeignSteps, OfTheModulesParametersByStepAreRightOrRefused) {
       model.forward(world->rank() + 1).backward();
       if (divides_gradients(GetParam().sharding)) {
         EXPECT_THAT(
-            message_of([&] { model.step(optimizer); }),
+            message_of<ConfigError>([&] { model.step(optimizer); }),
             HasSubstr("'a' is the module's own parameter"));
         return;
       }
@@ -162,8 +154,8 @@ TEST_P(ForeignSteps, OfSumsWithoutShardingAreRight) {
       torch::optim::SGD optimizer(model->parameters(), kRate);
       std::string message;
       for (int step = 1; step <= 2 && message.empty(); ++step) {
-        message =
-            message_of([&] { model.forward(world->rank() + 1).backward(); });
+        message = message_of<ConfigError>(
+            [&] { model.forward(world->rank() + 1).backward(); });
         if (!message.empty())
           break;
         optimizer.step();

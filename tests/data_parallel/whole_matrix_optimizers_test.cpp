@@ -17,6 +17,7 @@
 #include "brigade/data_parallel/owned_parameters.h"
 #include "brigade/data_parallel/step_in_backward.h"
 #include "brigade/sharding/sharded_weights.h"
+#include "tests/support/message_of.h"
 #include "tests/support/ranks_as_threads.h"
 
 namespace brigade {
@@ -222,31 +223,22 @@ INSTANTIATE_TEST_SUITE_P(
             Sharding::kGradients,
             Sharding::kParameters)));
 
-std::string message_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
 TEST(MakeMuon, NeedsMatricesAndAllGroupsAtOnce) {
   const auto params = make_params();
   const auto sync = make_sync(params, make_world_of_one(), Sharding::kNone);
   auto groups = groups_of_params(params);
   auto muon = make_muon(*sync, groups);
   EXPECT_THAT(
-      message_of([&] { make_bucket_step(*sync, muon, 0.1); }),
+      message_of<Error>([&] { make_bucket_step(*sync, muon, 0.1); }),
       HasSubstr("steps whole matrices cannot step in backward"));
   groups[1].unit = StepUnit::kMatrices;
   EXPECT_THAT(
-      message_of([&] { make_muon(*sync, groups); }),
+      message_of<Error>([&] { make_muon(*sync, groups); }),
       HasSubstr("has 1 dimensions: Muon steps matrices"));
   groups.erase(groups.begin());
   groups[0].unit = StepUnit::kElements;
   EXPECT_THAT(
-      message_of([&] { make_muon(*sync, groups); }),
+      message_of<Error>([&] { make_muon(*sync, groups); }),
       HasSubstr("Muon without matrices"));
 }
 
@@ -258,7 +250,7 @@ TEST(MakeMuon, AnotherOptimizersStateIsNamed) {
   const OptimizerState state = gather_optimizer_state(*sync, *sgd);
   const auto muon = make(Kind::kMuon, *sync, params);
   EXPECT_THAT(
-      message_of([&] { load_optimizer_state(*sync, *muon, state); }),
+      message_of<Error>([&] { load_optimizer_state(*sync, *muon, state); }),
       HasSubstr("has 'momentum_buffer' of 'p0', which this optimizer does not "
                 "keep"));
 }

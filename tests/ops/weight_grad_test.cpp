@@ -9,6 +9,7 @@
 #include "brigade/ops/embedding.h"
 #include "brigade/ops/linear.h"
 #include "brigade/ops/rms_norm.h"
+#include "tests/support/message_of.h"
 
 namespace brigade::ops {
 namespace {
@@ -19,15 +20,6 @@ Tensor weight_with_main_grad(const Tensor& values) {
   Tensor weight = values.detach().clone().requires_grad_(true);
   weight.mutable_grad() = torch::zeros(values.sizes(), torch::kFloat);
   return weight;
-}
-
-std::string message_of(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 TEST(WeightGrad, MicroBatchGradientsOf256And1SumTo257) {
@@ -55,7 +47,7 @@ TEST(WeightGrad, AFrozenWeightKeepsNoInput) {
 
 TEST(WeightGrad, AnUndefinedMainGradIsNamedWithShapes) {
   const Tensor weight = torch::ones({3, 2}, kBf16).requires_grad_(true);
-  const std::string message = message_of([&] {
+  const std::string message = message_of<Error>([&] {
     linear(torch::ones({1, 2}, kBf16), weight, {}, WeightGrad::kAccumulate)
         .sum()
         .backward();
@@ -68,7 +60,7 @@ TEST(WeightGrad, AnUndefinedMainGradIsNamedWithShapes) {
 TEST(WeightGrad, AMainGradOfTheWrongDtypeIsNamed) {
   Tensor weight = torch::ones({3, 2}, kBf16).requires_grad_(true);
   weight.mutable_grad() = torch::zeros({3, 2}, kBf16);
-  const std::string message = message_of([&] {
+  const std::string message = message_of<Error>([&] {
     linear(torch::ones({1, 2}, kBf16), weight, {}, WeightGrad::kAccumulate)
         .sum()
         .backward();
@@ -80,7 +72,7 @@ TEST(WeightGrad, AMainGradOfTheWrongDtypeIsNamed) {
 TEST(WeightGrad, AComputedWeightCannotAccumulate) {
   const Tensor weight = torch::ones({3, 2}).requires_grad_(true) * 2;
   EXPECT_NE(
-      message_of([&] {
+      message_of<Error>([&] {
         linear(torch::ones({1, 2}), weight, {}, WeightGrad::kAccumulate);
       }).find("needs a leaf weight"),
       std::string::npos);

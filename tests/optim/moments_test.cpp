@@ -11,6 +11,7 @@
 #include "brigade/optim/adamw.h"
 #include "brigade/optim/schedule_free_adamw.h"
 #include "brigade/optim/sgd.h"
+#include "tests/support/message_of.h"
 #include "tests/support/optimizer_states.h"
 
 namespace brigade {
@@ -121,25 +122,15 @@ TEST(Moments, InBfloat16AreTheSameForOneSeedStepAndPlace) {
   EXPECT_FALSE(torch::equal(run(1, 2), run(1, 3)));
 }
 
-template <typename Body>
-std::string message_of(const Body& body) {
-  try {
-    body();
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
 TEST(Moments, ThatAnOptimizerHasNotAreRefused) {
   const OneParameter flat;
   Sgd sgd({flat.group()}, {});
   EXPECT_THAT(
-      message_of([&] { sgd.keep_moments_in(MomentDtype::kInt8); }),
+      message_of<ConfigError>([&] { sgd.keep_moments_in(MomentDtype::kInt8); }),
       HasSubstr("int8 of the optimizer sgd, which without momentum"));
   ScheduleFreeAdamW schedule_free({flat.group()}, {});
   EXPECT_THAT(
-      message_of(
+      message_of<ConfigError>(
           [&] { schedule_free.keep_moments_in(MomentDtype::kBfloat16); }),
       HasSubstr("bfloat16 of the optimizer schedule_free_adamw"));
 }
@@ -150,7 +141,8 @@ TEST(Moments, RefusesBlocksThatCrossAParametersBeginning) {
   group.parts = {{.numel = 64}, {.param = 1, .offset = 64, .numel = 100}};
   AdamW optimizer({group}, {});
   EXPECT_THAT(
-      message_of([&] { optimizer.keep_moments_in(MomentDtype::kInt8); }),
+      message_of<ConfigError>(
+          [&] { optimizer.keep_moments_in(MomentDtype::kInt8); }),
       HasSubstr("block_numel = 256"));
 }
 

@@ -20,6 +20,7 @@
 #include "brigade/wrap/data_parallel.h"
 #include "brigade/wrap/weight_units.h"
 #include "tests/data_parallel/pseudo_random.h"
+#include "tests/support/message_of.h"
 #include "tests/support/ranks_as_threads.h"
 
 namespace brigade {
@@ -466,19 +467,10 @@ TEST(ShardedWeights, OfATorchOptimizerTrainAsOneProcess) {
   }
 }
 
-std::string refusal_of(const std::function<void()>& wrong) {
-  try {
-    wrong();
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "nothing was refused";
-}
-
 TEST(ShardedWeights, RefuseWhatTheyCannotDo) {
   run_ranks(2, [](const CommunicatorPtr& world) {
     EXPECT_THAT(
-        refusal_of([&] {
+        message_of<ConfigError>([&] {
           WrappedUnits(
               std::make_shared<UnitNet>(),
               world,
@@ -487,7 +479,7 @@ TEST(ShardedWeights, RefuseWhatTheyCannotDo) {
         }),
         HasSubstr("units names 'bricks', but the module has no submodule"));
     EXPECT_THAT(
-        refusal_of([&] {
+        message_of<ConfigError>([&] {
           WrappedUnits(
               std::make_shared<UnitNet>(),
               world,
@@ -496,7 +488,7 @@ TEST(ShardedWeights, RefuseWhatTheyCannotDo) {
         }),
         HasSubstr("sharding is optimizer, which leaves weights whole"));
     EXPECT_THAT(
-        refusal_of([&] {
+        message_of<ConfigError>([&] {
           const auto net = std::make_shared<UnitNet>();
           WrappedUnits model(net, world, unit_options(Sharding::kParameters));
           net->last->weight.set_data(torch::zeros({12, 12}));

@@ -12,22 +12,13 @@
 #include "brigade/files/file.h"
 #include "brigade/tokenizer/streaming_decoder.h"
 #include "brigade/tokenizer/training.h"
+#include "tests/support/message_of.h"
 
 namespace brigade {
 namespace {
 
 namespace fs = std::filesystem;
 using Ids = std::vector<int32_t>;
-
-template <typename E, typename F>
-std::string message_of(F&& act) {
-  try {
-    act();
-  } catch (const E& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
 
 bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;

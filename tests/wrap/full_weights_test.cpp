@@ -11,6 +11,7 @@
 #include "brigade/base/error.h"
 #include "brigade/wrap/data_parallel.h"
 #include "tests/data_parallel/pseudo_random.h"
+#include "tests/support/message_of.h"
 #include "tests/support/ranks_as_threads.h"
 
 namespace brigade {
@@ -45,16 +46,6 @@ torch::Tensor held_data(int rank) {
   return pseudo_random({3, 5}, rank);
 }
 
-template <typename Body>
-std::string held_error_of(const Body& body) {
-  try {
-    body();
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
-
 std::vector<torch::Tensor> whole_values(HeldModel& model) {
   const FullWeights whole(model.sync());
   std::vector<torch::Tensor> values;
@@ -77,14 +68,14 @@ TEST(FullWeights, AStepMeanwhileIsAnErrorAndIsNotLost) {
       optimizer.step(0.1, 0.5, ops::AfterRead::kZero);
     }
     EXPECT_THAT(
-        held_error_of(backward),
+        message_of<ConfigError>(backward),
         HasSubstr("while a brigade::FullWeights lived"));
     // Said once; what was stepped is there.
     model.reset();
     const auto after = whole_values(model);
     for (size_t i = 0; i < before.size(); ++i)
       EXPECT_FALSE(torch::equal(before[i], after[i])) << i;
-    EXPECT_EQ(held_error_of(backward), "nothing was thrown");
+    EXPECT_EQ(message_of<ConfigError>(backward), "");
   });
 }
 
@@ -96,7 +87,7 @@ TEST(FullWeights, AStepOfATorchOptimizerMeanwhileIsAnErrorAtOnce) {
     model.forward(held_data(world->rank())).square().mean().backward();
     const FullWeights whole(model.sync());
     EXPECT_THAT(
-        held_error_of([&] { model.step(optimizer); }),
+        message_of<ConfigError>([&] { model.step(optimizer); }),
         HasSubstr("stepped the weights while a brigade::FullWeights lived"));
   });
 }
@@ -135,15 +126,14 @@ TEST(ShardedWeightsInPlace, WritesOutsideOfFullWeightsAreNamed) {
       torch::nn::init::constant_(model->parameters()[2], 0.5);
     }
     EXPECT_THAT(
-        held_error_of([&] { model.forward(held_data(0)); }),
+        message_of<ConfigError>([&] { model.forward(held_data(0)); }),
         HasSubstr("'1.weight' was written in place"));
     {
       const FullWeights whole(model.sync());
       torch::nn::init::constant_(model->parameters()[2], 0.5);
     }
     EXPECT_EQ(
-        held_error_of([&] { model.forward(held_data(0)); }),
-        "nothing was thrown");
+        message_of<ConfigError>([&] { model.forward(held_data(0)); }), "");
     const auto values = whole_values(model);
     EXPECT_TRUE(torch::equal(values[2], torch::full({6, 6}, 0.5)));
   });
@@ -188,16 +178,18 @@ TEST(ShardedWeights, AUnitThatThereIsNotOrThatNobodyHoldsIsAnErrorAndNoAbort) {
   auto model = make_held(make_world_of_one());
   ShardedWeights& weights = *model.sync().sharded_weights();
   EXPECT_THAT(
-      held_error_of([&] { weights.let_go(1); }),
+      message_of<ConfigError>([&] { weights.let_go(1); }),
       HasSubstr("let_go(1): nobody holds that unit"));
   for (const int unit : {-1, 3}) {
     EXPECT_THAT(
-        held_error_of([&] { weights.use(unit); }),
+        message_of<ConfigError>([&] { weights.use(unit); }),
         HasSubstr("have units 0 to 2, and no unit " + std::to_string(unit)));
     EXPECT_THAT(
-        held_error_of([&] { weights.hold(unit); }), HasSubstr("no unit"));
+        message_of<ConfigError>([&] { weights.hold(unit); }),
+        HasSubstr("no unit"));
     EXPECT_THAT(
-        held_error_of([&] { weights.let_go(unit); }), HasSubstr("no unit"));
+        message_of<ConfigError>([&] { weights.let_go(unit); }),
+        HasSubstr("no unit"));
   }
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "brigade/base/error.h"
+#include "tests/support/message_of.h"
 
 namespace brigade {
 namespace {
@@ -187,12 +188,7 @@ TEST(Lora, MagnitudesAreTheNormsOfTheRows) {
 TEST(Lora, WrongOptionsAreNamed) {
   Net net;
   const auto refusal = [&](const AdapterOptions& options) {
-    try {
-      add_lora(net, options);
-    } catch (const ConfigError& error) {
-      return std::string(error.what());
-    }
-    return std::string();
+    return message_of<ConfigError>([&] { add_lora(net, options); });
   };
   EXPECT_THAT(
       refusal({.rank = 2, .targets = {"fc3"}}),

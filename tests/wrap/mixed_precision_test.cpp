@@ -15,6 +15,7 @@
 #include "brigade/model/recompute.h"
 #include "brigade/wrap/data_parallel.h"
 #include "tests/data_parallel/pseudo_random.h"
+#include "tests/support/message_of.h"
 #include "tests/support/ranks_as_threads.h"
 
 namespace brigade {
@@ -116,16 +117,6 @@ void run_precision_step(Model& model, int rank, int step) {
         static_cast<size_t>(m), kPrecisionMicroBatches);
     precision_loss(model.forward(precision_data(rank, step, m))).backward();
   }
-}
-
-template <typename Body>
-std::string precision_error(const Body& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
 }
 
 TEST(MixedPrecision, GivesTheWeightsOfALoopWithCopies) {
@@ -300,7 +291,7 @@ TEST(MixedPrecision, KeptParametersAndBatchNormsComputeInFloat32) {
   EXPECT_EQ(
       net->named_buffers()["1.running_mean"].scalar_type(), torch::kFloat);
   EXPECT_THAT(
-      precision_error([&] {
+      message_of<Error>([&] {
         DataParallel other(
             PrecisionNet(),
             make_world_of_one(),
@@ -495,7 +486,7 @@ TEST(MixedPrecision, HalfCopiesAndFrozenParametersToo) {
 
 TEST(MixedPrecision, RefusesOptionsThatCannotBeHonoured) {
   const auto error_of = [](const MixedPrecision& precision, BucketHook hook) {
-    return precision_error([&] {
+    return message_of<Error>([&] {
       GradSyncOptions options;
       options.hook = std::move(hook);
       DataParallel model(
@@ -525,7 +516,7 @@ TEST(MixedPrecision, RefusesOptionsThatCannotBeHonoured) {
     torch::Tensor w;
   };
   EXPECT_THAT(
-      precision_error([] {
+      message_of<Error>([] {
         DataParallel model(
             std::make_shared<Net>(), make_world_of_one(), {}, with_precision());
         model.forward(torch::ones({1}));

@@ -13,6 +13,7 @@
 
 #include "brigade/base/error.h"
 #include "tests/data_parallel/sync_cases.h"
+#include "tests/support/message_of.h"
 #include "tests/support/ranks_as_threads.h"
 
 namespace brigade {
@@ -24,16 +25,6 @@ using testing::run_ranks;
 using testing::SyncCase;
 using testing::TwoParams;
 using testing::TwoParamsModel;
-
-template <typename Call>
-std::string message_of(const Call& call) {
-  try {
-    call();
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "";
-}
 
 class SecondWrap : public ::testing::TestWithParam<SyncCase> {
  protected:
@@ -65,10 +56,10 @@ TEST_P(SecondWrap, AnOptimizerOfTheFirstIsRefused) {
     model = wrap(again(net), world);
     model->forward(1).backward();
     EXPECT_THAT(
-        message_of([&] { model->step(sgd); }),
+        message_of<ConfigError>([&] { model->step(sgd); }),
         HasSubstr("of another DataParallel, which is gone"));
     EXPECT_THAT(
-        message_of([&] { adamw.step(0.125); }),
+        message_of<ConfigError>([&] { adamw.step(0.125); }),
         HasSubstr("its DataParallel is gone"));
     // One that nobody told of the wrapper.
     bool has_elements = false;
@@ -109,12 +100,12 @@ TEST_P(SecondWrap, OfAModuleThatSharesMemoryKeepsItSharedOrIsRefused) {
       return;
     }
     EXPECT_THAT(
-        message_of(wrap_other),
+        message_of<ConfigError>(wrap_other),
         AllOf(
             HasSubstr("parameter 'b' shares memory with 'b'"),
             HasSubstr("of another module that is wrapped")));
     model.reset();
-    EXPECT_EQ(message_of(wrap_other), "");
+    EXPECT_EQ(message_of<ConfigError>(wrap_other), "");
   });
 }
 
@@ -141,7 +132,7 @@ TEST(SecondWrap, ALayerThatCameAfterwardsIsRefusedByName) {
     model.reset();
     net->push_back(torch::nn::Linear(2, 2));
     EXPECT_THAT(
-        message_of(backward),
+        message_of<ConfigError>(backward),
         HasSubstr("parameter '1.weight' came to the module after"));
   });
 }
