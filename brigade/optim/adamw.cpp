@@ -7,12 +7,10 @@ namespace brigade {
 AdamW::AdamW(std::vector<OptimizerGroup> groups, const AdamWOptions& options)
     : Optimizer(
           std::move(groups),
-          {.kind = OptimizerKind::kAdamW, .adamw = options},
-          options.kernels),
-      options_(options) {}
+          {.kind = OptimizerKind::kAdamW, .adamw = options}) {}
 
 void AdamW::step_range(const StepRange& range) {
-  adamw_step(range, options_);
+  adamw_step(range, options().adamw);
 }
 
 void adamw_step(const StepRange& range, const AdamWOptions& options) {

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "brigade/optim/optimizer.h"
-#include "brigade/options/adamw.h"
 
 namespace brigade {
 
@@ -18,8 +17,6 @@ class AdamW final : public Optimizer {
 
  private:
   void step_range(const StepRange& range) override;
-
-  AdamWOptions options_;
 };
 
 // AdamW's step of a range whose first states are its own.

@@ -70,9 +70,7 @@ Muon::Muon(
           std::move(groups),
           {.kind = OptimizerKind::kMuon,
            .adamw = options.adamw,
-           .muon = options.muon},
-          options.adamw.kernels),
-      options_(options) {
+           .muon = options.muon}) {
   if (options.muon.newton_schulz.dtype == MuonDtype::kBfloat16)
     wire_ = torch::kBFloat16;
   for (const Param& param : params)
@@ -82,11 +80,11 @@ Muon::Muon(
   std::vector<CommunicatorPtr> ranks;
   const auto index_of = [&](const Param& param) {
     const CommunicatorPtr of = ranks_of(param);
-    const auto known = std::find(ranks.begin(), ranks.end(), of);
-    if (known == ranks.end())
-      ranks.push_back(of);
-    return static_cast<size_t>(
+    const auto index = static_cast<size_t>(
         std::find(ranks.begin(), ranks.end(), of) - ranks.begin());
+    if (index == ranks.size())
+      ranks.push_back(of);
+    return index;
   };
   for (const Param& param : params)
     index_of(param);
@@ -101,7 +99,7 @@ Muon::Muon(
       const size_t set = index_of(param);
       const MatrixPiece& piece =
           pieces[set].emplace_back(piece_of(param, part, place_of(part.param)));
-      sets_[set].pieces.emplace_back(g, i);
+      sets_[set].pieces.push_back({.group = g, .part = i});
       scales_.back().push_back(
           muon_scale(options.muon.scale, piece.rows, piece.columns));
     }
@@ -116,16 +114,19 @@ Muon::Muon(
       // on the way.
       .wire = wire_,
       .round_numel = options.round_numel};
-  for (size_t i = 0; i < ranks.size(); ++i) {
+  for (size_t i = 0; i < ranks.size(); ++i)
     sets_[i].matrices =
         std::make_unique<WholeMatrices>(ranks[i], pieces[i], whole);
-    sets_[i].ahead.resize(pieces[i].size());
-    sets_[i].are_sent.resize(pieces[i].size());
-  }
+}
+
+torch::Tensor Muon::in_group(const Piece& piece, const torch::Tensor& flat)
+    const {
+  const RunPart& part = groups()[piece.group].parts[piece.part];
+  return flat.narrow(0, part.offset, part.numel);
 }
 
 torch::Tensor Muon::update_of(const StepRange& range, bool is_sent) const {
-  const double mu = options_.muon.momentum;
+  const double mu = options().muon.momentum;
   const bool in_place = range.after_read == ops::AfterRead::kZero;
   const torch::Tensor update = in_place
                                    ? range.group.main_grad
@@ -141,7 +142,7 @@ torch::Tensor Muon::update_of(const StepRange& range, bool is_sent) const {
       momentum.lerp_(gradient, 1 - mu);
       if (is_sent)
         return;
-      if (options_.muon.nesterov)
+      if (options().muon.nesterov)
         gradient.lerp_(momentum, mu);
       else
         gradient.copy_(momentum);
@@ -173,7 +174,7 @@ void Muon::apply_update(const StepRange& range, const torch::Tensor& update)
 
 torch::Tensor Muon::expected_update(size_t group) const {
   const torch::Tensor& main_grad = groups()[group].main_grad;
-  const double mu = options_.muon.momentum;
+  const double mu = options().muon.momentum;
   torch::Tensor update = torch::empty_like(main_grad, wire_);
   const int64_t most = cached_numel(main_grad);
   for (int64_t begin = 0; begin < main_grad.numel(); begin += most) {
@@ -184,7 +185,8 @@ torch::Tensor Muon::expected_update(size_t group) const {
     const torch::Tensor momentum =
         float_states({kept})[0].tensor.lerp(gradient, 1 - mu);
     update.narrow(0, begin, numel)
-        .copy_(options_.muon.nesterov ? gradient.lerp(momentum, mu) : momentum);
+        .copy_(
+            options().muon.nesterov ? gradient.lerp(momentum, mu) : momentum);
   }
   return update;
 }
@@ -221,11 +223,9 @@ void Muon::gradients_are_reduced(
 
 void Muon::keep_ahead(size_t group, const torch::Tensor& update) {
   for (Set& set : sets_) {
-    for (size_t i = 0; i < set.pieces.size(); ++i) {
-      const auto& [of, index] = set.pieces[i];
-      const RunPart& part = groups()[of].parts[index];
-      if (of == group)
-        set.ahead[i] = update.narrow(0, part.offset, part.numel);
+    for (Piece& piece : set.pieces) {
+      if (piece.group == group)
+        piece.ahead = in_group(piece, update);
     }
   }
 }
@@ -236,8 +236,8 @@ void Muon::Set::send_final(const std::function<bool(int place)>& is_final) {
     if (!std::all_of(places.begin(), places.end(), is_final))
       return;
     matrices->send_ahead([&](size_t piece) {
-      are_sent[piece] = true;
-      return std::exchange(ahead[piece], {});
+      pieces[piece].is_sent = true;
+      return std::exchange(pieces[piece].ahead, {});
     });
   }
 }
@@ -245,18 +245,19 @@ void Muon::Set::send_final(const std::function<bool(int place)>& is_final) {
 void Muon::Set::send_rest(const WholeMatrices::PieceOf& piece_of) {
   while (!matrices->are_all_ahead())
     matrices->send_ahead(piece_of);
-  std::fill(ahead.begin(), ahead.end(), torch::Tensor());
-  std::fill(are_sent.begin(), are_sent.end(), false);
+  for (Piece& piece : pieces) {
+    piece.ahead.reset();
+    piece.is_sent = false;
+  }
 }
 
 void Muon::drop_ahead() {
   for (Set& set : sets_) {
     if (!set.matrices->has_pieces_elsewhere())
       continue;
-    set.send_rest([&](size_t piece) {
-      const auto& [group, index] = set.pieces[piece];
-      const RunPart& part = groups()[group].parts[index];
-      return groups()[group].main_grad.narrow(0, part.offset, part.numel);
+    set.send_rest([&](size_t index) {
+      const Piece& piece = set.pieces[index];
+      return in_group(piece, groups()[piece.group].main_grad);
     });
     set.matrices->drop();
   }
@@ -265,9 +266,9 @@ void Muon::drop_ahead() {
 std::vector<bool> Muon::groups_sent() const {
   std::vector<bool> result(groups().size(), true);
   for (const Set& set : sets_) {
-    for (size_t i = 0; i < set.pieces.size(); ++i) {
-      if (!set.are_sent[i])
-        result[set.pieces[i].first] = false;
+    for (const Piece& piece : set.pieces) {
+      if (!piece.is_sent)
+        result[piece.group] = false;
     }
   }
   return result;
@@ -295,11 +296,10 @@ void Muon::step_ranges(
   for (Set& set : sets_) {
     std::vector<torch::Tensor> pieces;
     for (size_t i = 0; i < set.pieces.size(); ++i) {
-      const auto& [group, index] = set.pieces[i];
-      const RunPart& part = ranges[group].group.parts[index];
-      pieces.push_back(updates[group].narrow(0, part.offset, part.numel));
+      const Piece& piece = set.pieces[i];
+      pieces.push_back(in_group(piece, updates[piece.group]));
       if (set.matrices->is_of_last(i))
-        are_unfinished[group] = true;
+        are_unfinished[piece.group] = true;
     }
     if (is_ahead && set.matrices->has_pieces_elsewhere())
       set.send_rest([&](size_t piece) { return pieces[piece]; });
@@ -314,7 +314,7 @@ void Muon::step_ranges(
   }
   for (Set& set : sets_) {
     set.matrices->finish_but_last([&](const torch::Tensor& whole) {
-      return ops::newton_schulz(whole, options_.muon.newton_schulz);
+      return ops::newton_schulz(whole, options().muon.newton_schulz);
     });
   }
   for (size_t i = 0; i < ranges.size(); ++i) {
@@ -357,7 +357,7 @@ std::vector<int> Muon::unfinished() const {
 
 void Muon::step_range(const StepRange& range) {
   if (!has_matrices(range.group)) {
-    adamw_step(range, options_.adamw);
+    adamw_step(range, options().adamw);
     return;
   }
   throw Error(

@@ -26,7 +26,6 @@
 #include "brigade/comm/communicator.h"
 #include "brigade/optim/optimizer.h"
 #include "brigade/optim/whole_matrices.h"
-#include "brigade/options/adamw.h"
 #include "brigade/options/muon.h"
 #include "brigade/param/param.h"
 
@@ -88,6 +87,15 @@ class Muon final : public Optimizer {
   }
   // What update_of() will be if the scale is the expected one.
   torch::Tensor expected_update(size_t group) const;
+  // What this rank has of a matrix: a part of a group.
+  struct Piece {
+    size_t group = 0;
+    size_t part = 0;
+    torch::Tensor ahead;   // in the wire's dtype: it is final, and not yet sent
+    bool is_sent = false;  // of the next step
+  };
+  // The piece in a tensor as long as its group.
+  torch::Tensor in_group(const Piece& piece, const torch::Tensor& flat) const;
   // What is to be sent of a group's pieces.
   void keep_ahead(size_t group, const torch::Tensor& update);
   // By group: whether all its pieces were sent.
@@ -95,16 +103,12 @@ class Muon final : public Optimizer {
   // Ends what was sent ahead; nothing comes of it.
   void drop_ahead();
 
-  Options options_;
   // By group and part: the scale of its matrix.
   std::vector<std::vector<double>> scales_;
-  // The matrices of one group of ranks, and by piece the group and part of it.
+  // The matrices of one group of ranks, and this rank's pieces of them.
   struct Set {
     std::unique_ptr<WholeMatrices> matrices;
-    std::vector<std::pair<size_t, size_t>> pieces;
-    // By piece, in the wire's dtype: those that are final, until they are sent.
-    std::vector<torch::Tensor> ahead;
-    std::vector<bool> are_sent;  // by piece: of the next step
+    std::vector<Piece> pieces;
     // Sends the rounds whose matrices are final to their owners; the same ones
     // on all ranks.
     void send_final(const std::function<bool(int place)>& is_final);

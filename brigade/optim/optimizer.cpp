@@ -137,9 +137,10 @@ void check_has_rate(
 
 Optimizer::Optimizer(
     std::vector<OptimizerGroup> groups,
-    const OptimizerOptions& options,
-    ops::Kernels kernels)
-    : groups_(std::move(groups)), options_(options), kernels_(kernels) {
+    const OptimizerOptions& options)
+    : groups_(std::move(groups)),
+      options_(options),
+      kernels_(options.adamw.kernels) {
   const torch::NoGradGuard no_grad;
   for (OptimizerGroup& group : groups_) {
     group.weight = group.weight.detach();
@@ -363,11 +364,7 @@ void Optimizer::start_step(
     double lr,
     double grad_scale,
     ops::AfterRead after_read) {
-  begin_step({lr});
-  std::vector<StepRange> ranges;
-  for (size_t i = 0; i < groups_.size(); ++i)
-    ranges.push_back(range_of(i, lr, grad_scale, after_read));
-  start_all(ranges, grad_scale);
+  start_all({lr}, grad_scale, after_read);
 }
 
 void Optimizer::step(
@@ -376,23 +373,22 @@ void Optimizer::step(
     ops::AfterRead after_read) {
   for (const OptimizerGroup& group : groups_)
     check_has_rate(group, lrs);
-  begin_step(lrs);
-  std::vector<StepRange> ranges;
-  for (size_t i = 0; i < groups_.size(); ++i)
-    ranges.push_back(range_of(
-        i,
-        lrs[static_cast<size_t>(groups_[i].param_group)],
-        grad_scale,
-        after_read));
-  start_all(ranges, grad_scale);
+  start_all(lrs, grad_scale, after_read);
   finish_step();
 }
 
 void Optimizer::start_all(
-    const std::vector<StepRange>& ranges,
-    double grad_scale) {
-  for (const StepRange& range : ranges)
-    begin_average(range);
+    const std::vector<double>& lrs,
+    double grad_scale,
+    ops::AfterRead after_read) {
+  begin_step(lrs);
+  std::vector<StepRange> ranges;
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    const auto rate = static_cast<size_t>(groups_[i].param_group);
+    ranges.push_back(range_of(
+        i, lrs.size() == 1 ? lrs[0] : lrs[rate], grad_scale, after_read));
+    begin_average(ranges.back());
+  }
   step_ranges(ranges, grad_scale);
 }
 

@@ -189,12 +189,12 @@ class Optimizer {
   // not flat, contiguous, of one length and of the dtypes above.
   Optimizer(
       std::vector<OptimizerGroup> groups,
-      const OptimizerOptions& options,
-      ops::Kernels kernels);
+      const OptimizerOptions& options);
   Optimizer(Optimizer&&) = default;
   // Views of memory move with it.
   Optimizer& operator=(Optimizer&&) = default;
 
+  const OptimizerOptions& options() const { return options_; }
   // A step begins, whose number steps() is now; as begin_step().
   virtual void begin(const std::vector<double>& /*lrs*/) {}
   // Steps all groups and complete()s each, those that finish_step() steps
@@ -239,7 +239,11 @@ class Optimizer {
       const StepRange& range,
       const State& state,
       const torch::Tensor& values) const;
-  void start_all(const std::vector<StepRange>& ranges, double grad_scale);
+  // lrs: one for all, or by OptimizerGroup::param_group.
+  void start_all(
+      const std::vector<double>& lrs,
+      double grad_scale,
+      ops::AfterRead after_read);
   // A moving average begins with the weights before the first step.
   void begin_average(const StepRange& range) const;
   void update_average(const StepRange& range) const;

@@ -26,9 +26,7 @@ ScheduleFreeAdamW::ScheduleFreeAdamW(
           std::move(groups),
           {.kind = OptimizerKind::kScheduleFreeAdamW,
            .adamw = options.adamw,
-           .schedule_free = options.schedule_free},
-          options.adamw.kernels),
-      options_(options) {
+           .schedule_free = options.schedule_free}) {
   if (options.adamw.beta1 == 0)
     throw ConfigError(
         "[optimizer] schedule-free AdamW with beta1 = 0 does not say what the "
@@ -42,8 +40,8 @@ void ScheduleFreeAdamW::begin(const std::vector<double>& rates) {
     average.highest_rate = std::max(average.highest_rate, rates[i]);
     const double weight =
         std::pow(
-            static_cast<double>(steps()), options_.schedule_free.step_power) *
-        std::pow(average.highest_rate, options_.schedule_free.rate_power);
+            static_cast<double>(steps()), options().schedule_free.step_power) *
+        std::pow(average.highest_rate, options().schedule_free.rate_power);
     average.sum += weight;
     average.share = average.sum > 0 ? weight / average.sum : 0;
   }
@@ -51,7 +49,7 @@ void ScheduleFreeAdamW::begin(const std::vector<double>& rates) {
 
 void ScheduleFreeAdamW::step_range(const StepRange& range) {
   const torch::NoGradGuard no_grad;
-  const AdamWOptions& adamw = options_.adamw;
+  const AdamWOptions& adamw = options().adamw;
   const auto group = static_cast<size_t>(range.group.param_group);
   const double c = averages_[std::min(group, averages_.size() - 1)].share;
   torch::Tensor z = range.states[0].tensor;
@@ -80,7 +78,7 @@ torch::Tensor ScheduleFreeAdamW::average(
     return master.clone();
   for (const State& state : states) {
     if (state.name == kZ)
-      return master.lerp(state.tensor, 1 - 1 / options_.adamw.beta1);
+      return master.lerp(state.tensor, 1 - 1 / options().adamw.beta1);
   }
   return master.clone();
 }

@@ -19,8 +19,6 @@
 #include <vector>
 
 #include "brigade/optim/optimizer.h"
-#include "brigade/options/adamw.h"
-#include "brigade/options/schedule_free.h"
 
 namespace brigade {
 
@@ -52,7 +50,6 @@ class ScheduleFreeAdamW final : public Optimizer {
   void step_range(const StepRange& range) override;
   int64_t max_numel() const override { return int64_t{1} << 20; }
 
-  Options options_;
   std::vector<Average> averages_;  // by parameter group
 };
 

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "brigade/optim/optimizer.h"
-#include "brigade/options/sgd.h"
 
 namespace brigade {
 
@@ -24,8 +23,6 @@ class Sgd final : public Optimizer {
  private:
   void step_range(const StepRange& range) override;
   int64_t max_numel() const override { return int64_t{1} << 20; }
-
-  SgdOptions options_;
 };
 
 }  // namespace brigade

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <tuple>
 
 #include "brigade/base/error.h"
 #include "brigade/comm/agreement.h"
@@ -16,8 +17,9 @@ namespace {
 
 using nlohmann::json;
 
-json to_json(const MatrixPiece& piece) {
-  return {
+// As they are sent: of a MatrixPiece that is read or written.
+auto fields_of(auto& piece) {
+  return std::tie(
       piece.name,
       piece.place,
       piece.rows,
@@ -26,21 +28,7 @@ json to_json(const MatrixPiece& piece) {
       piece.slice.begin,
       piece.slice.end,
       piece.begin,
-      piece.numel};
-}
-
-MatrixPiece from_json(const json& from) {
-  MatrixPiece piece;
-  piece.name = from[0];
-  piece.place = from[1];
-  piece.rows = from[2];
-  piece.columns = from[3];
-  piece.slice.dim = from[4];
-  piece.slice.begin = from[5];
-  piece.slice.end = from[6];
-  piece.begin = from[7];
-  piece.numel = from[8];
-  return piece;
+      piece.numel);
 }
 
 // [rows, columns] of the shard.
@@ -70,7 +58,7 @@ WholeMatrices::WholeMatrices(
       costs_(static_cast<size_t>(ranks_->size()), 0) {
   json text = json::array();
   for (const MatrixPiece& piece : mine)
-    text.push_back(to_json(piece));
+    text.push_back(fields_of(piece));
   const auto texts = Agreement(*ranks_).texts(text.dump());
   std::map<std::string, size_t> by_name;
   for (size_t rank = 0; rank < texts.size(); ++rank)
@@ -106,7 +94,11 @@ void WholeMatrices::add_pieces(
     std::map<std::string, size_t>& by_name) {
   int index = 0;
   for (const json& each : json::parse(text)) {
-    const MatrixPiece piece = from_json(each);
+    MatrixPiece piece;
+    size_t field = 0;
+    std::apply(
+        [&](auto&... of) { (each[field++].get_to(of), ...); },
+        fields_of(piece));
     const auto [found, is_new] = by_name.emplace(piece.name, matrices_.size());
     if (is_new)
       matrices_.emplace_back();

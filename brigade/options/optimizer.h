@@ -7,11 +7,9 @@
 
 #include <cstdint>
 
-#include "brigade/options/adamw.h"
 #include "brigade/options/choice.h"
+#include "brigade/options/kernels.h"
 #include "brigade/options/muon.h"
-#include "brigade/options/schedule_free.h"
-#include "brigade/options/sgd.h"
 
 namespace brigade {
 
@@ -43,6 +41,29 @@ inline constexpr std::array kChoices<MomentDtype>{
     Choice{MomentDtype::kFloat32, "float32"},
     Choice{MomentDtype::kBfloat16, "bfloat16"},
     Choice{MomentDtype::kInt8, "int8"}};
+
+// Of AdamW (optim/adamw.h; training.adam_*): torch.optim.AdamW's, with its
+// defaults.
+struct AdamWOptions {
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  ops::Kernels kernels = ops::Kernels::kAuto;
+};
+
+// Of SGD (optim/sgd.h; training.sgd_*): torch.optim.SGD's, with its defaults.
+struct SgdOptions {
+  double momentum = 0;  // 0: no state is kept
+  bool nesterov = false;
+};
+
+// Of schedule-free AdamW (optim/schedule_free_adamw.h), whose betas and epsilon
+// are AdamW's. What a step counts in the average: its number to the power
+// `step_power` times the highest learning rate so far to the power `rate_power`.
+struct ScheduleFreeOptions {
+  double step_power = 0;
+  double rate_power = 2;
+};
 
 // The options of each kind; only those of `kind` count.
 struct OptimizerOptions {
