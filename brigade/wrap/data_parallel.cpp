@@ -65,6 +65,15 @@ void convert_buffers(
   }
 }
 
+void refuse_collective_forward(const char* what, const char* remedy) {
+  throw ConfigError(fmt::format(
+      "[data_parallel] uneven inputs with {}: its forward is collective, and "
+      "ranks that have joined run none; {}, or give every rank the same number "
+      "of steps",
+      what,
+      remedy));
+}
+
 }  // namespace
 
 Wrapped wrap_tensors(
@@ -115,19 +124,6 @@ std::vector<Param> parameters_of(
         params);
   return params;
 }
-
-namespace {
-
-void refuse_collective_forward(const char* what, const char* remedy) {
-  throw ConfigError(fmt::format(
-      "[data_parallel] uneven inputs with {}: its forward is collective, and "
-      "ranks that have joined run none; {}, or give every rank the same number "
-      "of steps",
-      what,
-      remedy));
-}
-
-}  // namespace
 
 void check_uneven_inputs(const ModuleRef& module, const WrapOptions& wrap) {
   if (wrap.broadcast_buffers)

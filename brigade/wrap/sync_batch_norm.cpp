@@ -196,10 +196,6 @@ struct FoundNorms {
   }
 };
 
-}  // namespace
-
-namespace {
-
 BatchNormTensors fresh_tensors(
     int64_t channels,
     const torch::nn::BatchNormOptions& options) {

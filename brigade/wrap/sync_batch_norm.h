@@ -25,15 +25,16 @@
 
 namespace brigade {
 
-// What a batch normalisation consists of; undefined: not affine, not tracked.
+// What a batch normalisation consists of.
 struct BatchNormTensors {
-  torch::Tensor weight, bias;               // [C]
-  torch::Tensor running_mean, running_var;  // [C]
+  torch::Tensor weight, bias;               // [C]; undefined: not affine
+  torch::Tensor running_mean, running_var;  // [C]; undefined: not tracked
   torch::Tensor num_batches_tracked;        // int64 []
 };
 
 // The module behind SyncBatchNorm.
-class SyncBatchNormImpl : public torch::nn::Cloneable<SyncBatchNormImpl> {
+class SyncBatchNormImpl : public torch::nn::Cloneable<SyncBatchNormImpl>,
+                          public BatchNormTensors {
  public:
   SyncBatchNormImpl(
       int64_t channels,
@@ -59,10 +60,6 @@ class SyncBatchNormImpl : public torch::nn::Cloneable<SyncBatchNormImpl> {
   // Fresh tensors in place of those that it has. clone() calls it, and copies
   // values; the copy's communicator is the same.
   void reset() override;
-
-  torch::Tensor weight, bias;               // [C]; undefined: not affine
-  torch::Tensor running_mean, running_var;  // [C]; undefined: not tracked
-  torch::Tensor num_batches_tracked;        // int64 []
 
  private:
   void register_tensors(const BatchNormTensors& tensors);
