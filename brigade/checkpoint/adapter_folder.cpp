@@ -19,7 +19,6 @@
 #include "brigade/json/parse.h"
 #include "brigade/model_spec/adapter.h"
 #include "brigade/ops/adapted_weight.h"
-#include "brigade/options/adapter_targets.h"
 #include "brigade/safetensors/writer.h"
 
 namespace brigade {

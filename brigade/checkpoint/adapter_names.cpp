@@ -11,7 +11,7 @@
 #include "brigade/checkpoint/hugging_face_names.h"
 #include "brigade/checkpoint/torch_dtype.h"
 #include "brigade/model_spec/adapter.h"
-#include "brigade/options/adapter_targets.h"
+#include "brigade/options/adapter.h"
 
 namespace brigade {
 namespace {

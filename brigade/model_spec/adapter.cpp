@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "brigade/json/nearest.h"
-#include "brigade/options/adapter_targets.h"
 
 namespace brigade {
 namespace {

@@ -37,4 +37,14 @@ struct AdapterOptions {
   bool operator==(const AdapterOptions&) const = default;
 };
 
+// How the linears with an adapter are named (AdapterOptions::targets).
+inline constexpr const char* kAllLinear = "all-linear";
+
+// Whether a target names the linear of that full name: it is the whole name, or
+// its end from a dot on.
+inline bool is_target(const std::string& target, const std::string& linear) {
+  return target == kAllLinear || linear == target ||
+         linear.ends_with("." + target);
+}
+
 }  // namespace brigade

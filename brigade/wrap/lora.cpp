@@ -10,7 +10,6 @@
 
 #include "brigade/base/error.h"
 #include "brigade/ops/adapted_weight.h"
-#include "brigade/options/adapter_targets.h"
 
 namespace brigade {
 namespace {
