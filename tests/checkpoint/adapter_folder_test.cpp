@@ -11,7 +11,7 @@
 #include "brigade/param/param.h"
 #include "tests/support/message_of.h"
 #include "tests/support/temporary_folder.h"
-#include "tests/support/write_safetensors.h"
+#include "tests/support/write_tensors.h"
 
 namespace brigade {
 namespace {
@@ -183,13 +183,9 @@ TEST_F(AdapterFolderTest, RefusesUnsupportedAdaptersByName) {
 
 TEST_F(AdapterFolderTest, ATensorThatIsNoAdaptersIsNamed) {
   const fs::path folder = write();
-  const torch::Tensor tensor = torch::zeros({2});
-  write_safetensors(
+  write_tensors(
       folder / "adapter_model.safetensors",
-      {{"base_model.model.lm_head.weight",
-        SafetensorsDtype::kF32,
-        {2},
-        {static_cast<const std::byte*>(tensor.data_ptr()), 8}}});
+      {{"base_model.model.lm_head.weight", torch::zeros({2})}});
   EXPECT_THAT(
       [&] { const AdapterFolder read(folder, small_model()); },
       ThrowsMessage<DataError>(HasSubstr("lm_head.weight' is not the lora_A")));
@@ -201,27 +197,18 @@ TEST_F(AdapterFolderTest, AFolderWithoutItsFilesIsNone) {
       ThrowsMessage<DataError>(HasSubstr("is no adapter")));
 }
 
-// A tensor of an adapter's file.
-struct AdapterTensor {
-  std::string name;
-  torch::Tensor tensor;
-};
+using NamedTensor = std::pair<std::string, torch::Tensor>;
 
 void write_adapter(
     const fs::path& folder,
     const json& config,
-    const std::vector<AdapterTensor>& tensors) {
+    const std::vector<NamedTensor>& tensors) {
   fs::create_directories(folder);
   write_text_file(folder / "adapter_config.json", config.dump(2));
-  std::vector<TensorToWrite> stored;
-  for (const AdapterTensor& each : tensors)
-    stored.push_back(
-        {"base_model.model.model.layers.0." + each.name,
-         SafetensorsDtype::kF32,
-         {each.tensor.sizes().begin(), each.tensor.sizes().end()},
-         {static_cast<const std::byte*>(each.tensor.data_ptr()),
-          each.tensor.nbytes()}});
-  write_safetensors(folder / "adapter_model.safetensors", stored);
+  std::map<std::string, torch::Tensor> stored;
+  for (const auto& [name, tensor] : tensors)
+    stored["base_model.model.model.layers.0." + name] = tensor;
+  write_tensors(folder / "adapter_model.safetensors", stored);
 }
 
 DecoderConfig one_layer_of_mixtral() {
@@ -250,7 +237,7 @@ TEST_F(AdapterFolderTest, ExpertsOfALayerTogetherAreReadOneByOne) {
       {"alpha_pattern", {{R"(.*\.gate_up_proj)", 20}}},
       {"target_parameters", {"down_proj", "gate.weight", "gate_up_proj"}}};
   const std::string inner = "mlp.experts.base_layer.";
-  const std::vector<AdapterTensor> tensors = {
+  const std::vector<NamedTensor> tensors = {
       {inner + "lora_A.weight", gate_up_a},
       {inner + "lora_B.weight", gate_up_b},
       {"mlp.experts.lora_A.weight", down_a},
@@ -300,7 +287,7 @@ TEST_F(AdapterFolderTest, ExpertsOfALayerTogetherAreReadOneByOne) {
       down_a.narrow(0, 2, 2)));
 
   const auto refused = [&](const json& with,
-                           const std::vector<AdapterTensor>& of) {
+                           const std::vector<NamedTensor>& of) {
     const fs::path wrong = folder_ / "wrong";
     fs::remove_all(wrong);
     write_adapter(wrong, with, of);
@@ -308,7 +295,7 @@ TEST_F(AdapterFolderTest, ExpertsOfALayerTogetherAreReadOneByOne) {
         [&] { const AdapterFolder adapter(wrong, one_layer_of_mixtral()); });
   };
   EXPECT_THAT(
-      refused(config, {tensors[0], {tensors[1].name, torch::zeros({11, 12})}}),
+      refused(config, {tensors[0], {tensors[1].first, torch::zeros({11, 12})}}),
       HasSubstr("base_layer.lora_B.weight is [11, 12], expected [12, 12]"));
   EXPECT_THAT(
       refused(config, {tensors[0]}),

@@ -21,7 +21,7 @@
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/safetensors/writer.h"
 #include "tests/support/temporary_folder.h"
-#include "tests/support/write_safetensors.h"
+#include "tests/support/write_tensors.h"
 
 namespace brigade {
 namespace {
@@ -163,16 +163,7 @@ class ExpertTensorsOf : public ::testing::TestWithParam<Family> {
       weights[row.name] = torch::randn(row.shape).to(
           row.is_float32 ? torch::kFloat : torch::kBFloat16);
     EXPECT_TRUE(problems.empty());
-    std::vector<TensorToWrite> tensors;
-    for (const auto& [name, tensor] : weights)
-      tensors.push_back(
-          {name,
-           tensor.scalar_type() == torch::kFloat ? SafetensorsDtype::kF32
-                                                 : SafetensorsDtype::kBF16,
-           {tensor.sizes().begin(), tensor.sizes().end()},
-           {static_cast<const std::byte*>(tensor.data_ptr()),
-            tensor.nbytes()}});
-    write_safetensors(source_ / kSafetensorsFile, tensors);
+    write_tensors(source_ / kSafetensorsFile, weights);
   }
 
   const TemporaryFolder folder_;

@@ -16,7 +16,7 @@
 #include "brigade/safetensors/folder.h"
 #include "brigade/safetensors/writer.h"
 #include "tests/support/temporary_folder.h"
-#include "tests/support/write_safetensors.h"
+#include "tests/support/write_tensors.h"
 
 namespace brigade {
 namespace {
@@ -41,23 +41,6 @@ class ExportFolder : public ::testing::Test {
     EXPECT_TRUE(problems.empty());
     for (const ParameterRow& row : rows_)
       weights_[row.name] = torch::randn(row.shape).to(torch::kFloat16);
-  }
-
-  // `stored`: name in the file -> tensor.
-  void write(
-      const fs::path& file,
-      const std::map<std::string, torch::Tensor>& stored) const {
-    std::vector<TensorToWrite> tensors;
-    for (const auto& [name, tensor] : stored) {
-      tensors.push_back(
-          {name,
-           SafetensorsDtype::kF16,
-           {tensor.sizes().begin(), tensor.sizes().end()},
-           {static_cast<const std::byte*>(tensor.data_ptr()),
-            tensor.nbytes()}});
-    }
-    fs::create_directories(file.parent_path());
-    write_safetensors(file, tensors);
   }
 
   // q, k and v stacked, and no "model." before a name.
@@ -113,7 +96,7 @@ class ExportFolder : public ::testing::Test {
 };
 
 TEST_F(ExportFolder, WritesTheModelUnderOneSetOfNamesWithItsFiles) {
-  write(source_ / kSafetensorsFile, as_others_name_them());
+  write_tensors(source_ / kSafetensorsFile, as_others_name_them());
   const ExportedModel model = export_folder(source_, out_);
   EXPECT_EQ(model.dtype, "float32");
   EXPECT_FALSE(model.step);
@@ -135,7 +118,7 @@ TEST_F(ExportFolder, WritesTheModelUnderOneSetOfNamesWithItsFiles) {
 }
 
 TEST_F(ExportFolder, RoundsToTheDtypeThatIsAskedFor) {
-  write(source_ / kSafetensorsFile, weights_);
+  write_tensors(source_ / kSafetensorsFile, weights_);
   ExportOptions options;
   options.dtype = "bfloat16";
   EXPECT_EQ(export_folder(source_, out_, options).dtype, "bfloat16");
@@ -146,7 +129,8 @@ TEST_F(ExportFolder, RoundsToTheDtypeThatIsAskedFor) {
 }
 
 TEST_F(ExportFolder, FilesInAFolderBelowTheIndexAreRead) {
-  write(source_ / "parts" / "a.safetensors", weights_);
+  fs::create_directory(source_ / "parts");
+  write_tensors(source_ / "parts" / "a.safetensors", weights_);
   json map = json::object();
   for (const ParameterRow& row : rows_)
     map[row.name] = "parts/a.safetensors";
@@ -160,7 +144,7 @@ TEST_F(ExportFolder, FilesInAFolderBelowTheIndexAreRead) {
 TEST_F(ExportFolder, AMissingTensorIsNamedAndNothingIsWritten) {
   auto stored = weights_;
   stored.erase("model.norm.weight");
-  write(source_ / kSafetensorsFile, stored);
+  write_tensors(source_ / kSafetensorsFile, stored);
   EXPECT_THAT(
       [&] { export_folder(source_, out_); },
       ThrowsMessage<DataError>(HasSubstr("missing: model.norm.weight")));

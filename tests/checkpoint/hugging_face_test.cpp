@@ -12,7 +12,7 @@
 #include "brigade/base/units.h"
 #include "brigade/safetensors/writer.h"
 #include "tests/support/temporary_folder.h"
-#include "tests/support/write_safetensors.h"
+#include "tests/support/write_tensors.h"
 
 namespace brigade {
 namespace {
@@ -21,39 +21,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-SafetensorsDtype dtype_of(const torch::Tensor& tensor) {
-  switch (tensor.scalar_type()) {
-    case torch::kBFloat16:
-      return SafetensorsDtype::kBF16;
-    case torch::kFloat16:
-      return SafetensorsDtype::kF16;
-    case torch::kFloat64:
-      return SafetensorsDtype::kF64;
-    case torch::kInt32:
-      return SafetensorsDtype::kI32;
-    default:
-      return SafetensorsDtype::kF32;
-  }
-}
-
 using NamedTensors = std::map<std::string, torch::Tensor>;
-
-void write_file(
-    const std::filesystem::path& path,
-    const NamedTensors& tensors) {
-  std::vector<TensorToWrite> list;
-  for (const auto& [name, tensor] : tensors) {
-    std::vector<uint64_t> shape;
-    for (int64_t dim : tensor.sizes())
-      shape.push_back(static_cast<uint64_t>(dim));
-    list.push_back(
-        {name,
-         dtype_of(tensor),
-         shape,
-         {static_cast<const std::byte*>(tensor.data_ptr()), tensor.nbytes()}});
-  }
-  write_safetensors(path, list);
-}
 
 ParameterRow row(const std::string& name, std::vector<int64_t> shape) {
   ParameterRow result;
@@ -74,7 +42,7 @@ class HuggingFaceTest : public ::testing::Test {
   HuggingFaceTest() { torch::manual_seed(3); }
 
   void write(const NamedTensors& tensors) {
-    write_file(folder_ / kSafetensorsFile, tensors);
+    write_tensors(folder_ / kSafetensorsFile, tensors);
   }
 
   // The message with which the folder is refused for these tensors.
@@ -150,8 +118,8 @@ TEST_F(HuggingFaceTest, LoadsAFileWhoseDataAreNotAligned) {
 TEST_F(HuggingFaceTest, LoadsFromShards) {
   const NamedTensors one = {{"a", torch::randn({4})}};
   const NamedTensors two = {{"b", torch::randn({2, 2})}};
-  write_file(folder_ / "x-00001-of-00002.safetensors", one);
-  write_file(folder_ / "x-00002-of-00002.safetensors", two);
+  write_tensors(folder_ / "x-00001-of-00002.safetensors", one);
+  write_tensors(folder_ / "x-00002-of-00002.safetensors", two);
   std::ofstream(folder_ / kSafetensorsIndex)
       << R"({"weight_map":{"a":"x-00001-of-00002.safetensors",)"
       << R"("b":"x-00002-of-00002.safetensors"}})";

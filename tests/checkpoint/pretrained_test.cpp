@@ -2,7 +2,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <filesystem>
 #include <map>
@@ -11,7 +10,8 @@
 #include "brigade/base/error.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/safetensors/writer.h"
-#include "tests/support/write_safetensors.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/support/write_tensors.h"
 
 namespace brigade {
 namespace {
@@ -38,29 +38,16 @@ DecoderConfig small_config(bool tied) {
 class PretrainedTest : public ::testing::TestWithParam<bool> {
  protected:
   PretrainedTest() {
-    std::string pattern = fs::temp_directory_path() / "brigade_train_XXXXXX";
-    folder_ = ::mkdtemp(pattern.data());
     torch::manual_seed(9);
     for (const ParameterRow& info : list_parameters(config_))
       weights_[info.name] = torch::randn(info.shape).to(torch::kBFloat16);
     write_weights();
   }
   void write_weights() const {
-    std::vector<TensorToWrite> tensors;
-    for (const auto& [name, weight] : weights_) {
-      tensors.push_back(
-          {name,
-           SafetensorsDtype::kBF16,
-           {weight.sizes().begin(), weight.sizes().end()},
-           {static_cast<const std::byte*>(weight.data_ptr()),
-            weight.nbytes()}});
-    }
-    write_safetensors(folder_ / "model.safetensors", tensors);
+    write_tensors(folder_ / "model.safetensors", weights_);
   }
-  ~PretrainedTest() override { fs::remove_all(folder_); }
-
   const DecoderConfig config_ = small_config(GetParam());
-  fs::path folder_;
+  const TemporaryFolder folder_;
   std::map<std::string, torch::Tensor> weights_;
 };
 

@@ -19,7 +19,7 @@
 #include "brigade/safetensors/writer.h"
 #include "tests/support/message_of.h"
 #include "tests/support/temporary_folder.h"
-#include "tests/support/write_safetensors.h"
+#include "tests/support/write_tensors.h"
 
 namespace brigade {
 namespace {
@@ -57,18 +57,9 @@ class Upcycle : public ::testing::Test {
     write_text_file(dense_ / "config.json", config.dump());
     torch::manual_seed(5);
     std::map<std::string, torch::Tensor> weights;
-    std::vector<TensorToWrite> tensors;
-    for (const ParameterRow& row : list_parameters(parsed(config))) {
-      const torch::Tensor& weight = weights[row.name] =
-          torch::randn(row.shape) / 4;
-      tensors.push_back(
-          {row.name,
-           SafetensorsDtype::kF32,
-           {row.shape.begin(), row.shape.end()},
-           {static_cast<const std::byte*>(weight.data_ptr()),
-            weight.nbytes()}});
-    }
-    write_safetensors(dense_ / kSafetensorsFile, tensors);
+    for (const ParameterRow& row : list_parameters(parsed(config)))
+      weights[row.name] = torch::randn(row.shape) / 4;
+    write_tensors(dense_ / kSafetensorsFile, weights);
   }
 
   ExportedModel upcycle(const UpcycleOptions& options) const {

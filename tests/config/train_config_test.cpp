@@ -2,12 +2,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <algorithm>
 
 #include "brigade/base/error.h"
 #include "brigade/files/file.h"
+#include "tests/support/temporary_folder.h"
 
 namespace brigade {
 namespace {
@@ -1074,23 +1074,20 @@ TEST(TrainConfig, SchedulesSayWhatTheyNeed) {
 class ModelFileTest : public ::testing::Test {
  protected:
   ModelFileTest() {
-    std::string pattern = fs::temp_directory_path() / "brigade_model_XXXXXX";
-    folder_ = ::mkdtemp(pattern.data());
     write_text_file(
         folder_ / "config.json", minimal()["model"]["config"].dump());
   }
-  ~ModelFileTest() override { fs::remove_all(folder_); }
   std::vector<std::string> from(const std::string& name) const {
     return {"model.config=null", "model.name=" + name};
   }
-  fs::path folder_;
+  const TemporaryFolder folder_;
 };
 
 TEST_F(ModelFileTest, AFolderOrAPathLeadsToTheModel) {
-  for (const fs::path& path : {folder_, folder_ / "config.json"}) {
+  for (const fs::path& path : {folder_.path(), folder_ / "config.json"}) {
     const auto loaded = load(minimal().dump(), from(path.string()));
     EXPECT_EQ(loaded.config.model.decoder->hidden_size, 64) << path;
-    EXPECT_EQ(loaded.config.model.folder, folder_);
+    EXPECT_EQ(loaded.config.model.folder, folder_.path());
   }
 }
 
@@ -1106,7 +1103,7 @@ TEST_F(ModelFileTest, AnIdIsLeftToBeFound) {
   };
   TrainConfig config = parse_train_config(minimal().dump(), options).config;
   EXPECT_EQ(config.model.decoder->hidden_size, 64);
-  EXPECT_EQ(config.model.folder, folder_);
+  EXPECT_EQ(config.model.folder, folder_.path());
   config.model.decoder.reset();
   resolve_model(config, folder_);
   EXPECT_EQ(config.model.decoder->hidden_size, 64);
@@ -1122,7 +1119,7 @@ TEST_F(ModelFileTest, ItsErrorsNameTheFile) {
   for (const char* damaged : {"{", "{\"hidden_size\": 1, hidden_size: 2}"}) {
     write_text_file(folder_ / "config.json", damaged);
     try {
-      load(minimal().dump(), from(folder_.string()));
+      load(minimal().dump(), from(folder_.path().string()));
       FAIL() << damaged;
     } catch (const DataError& error) {
       EXPECT_THAT(
@@ -1131,7 +1128,7 @@ TEST_F(ModelFileTest, ItsErrorsNameTheFile) {
   }
   write_text_file(folder_ / "config.json", "{\"hidden_size\": 0}");
   EXPECT_THAT(
-      problems(minimal().dump(), from(folder_.string())),
+      problems(minimal().dump(), from(folder_.path().string())),
       Contains(AllOf(
           HasSubstr((folder_ / "config.json").string()),
           HasSubstr("hidden_size"))));
@@ -1183,8 +1180,7 @@ TEST(TrainConfig, EveryKeyIsInTheHelpAndInTheDocs) {
 
 // `brigade prepare` writes what its tokenizer has.
 TEST(TrainConfig, TheVocabularyMayBeTheDatasets) {
-  std::string pattern = fs::temp_directory_path() / "brigade_vocab_XXXXXX";
-  const fs::path folder = ::mkdtemp(pattern.data());
+  const TemporaryFolder folder;
   const auto write = [&](const char* name, const std::string& text) {
     write_text_file(folder / (std::string(name) + ".json"), text);
     return (folder / name).string();
@@ -1218,7 +1214,6 @@ TEST(TrainConfig, TheVocabularyMayBeTheDatasets) {
   EXPECT_THAT(
       problems(config.dump()),
       ElementsAre(HasSubstr("/model/config/hidden_size")));
-  fs::remove_all(folder);
 }
 
 TEST(TrainConfigExperts, NamesOptionsThatDoNotGoWithEp) {

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 #include <zlib.h>
 #include <zstd.h>
 
@@ -18,18 +17,12 @@
 
 #include "brigade/base/error.h"
 #include "tests/support/message_of.h"
+#include "tests/support/temporary_folder.h"
 
 namespace brigade {
 
 class DataTest : public ::testing::Test {
  protected:
-  DataTest() {
-    std::string pattern =
-        std::filesystem::temp_directory_path() / "brigade_data_XXXXXX";
-    folder_ = ::mkdtemp(pattern.data());
-  }
-  ~DataTest() override { std::filesystem::remove_all(folder_); }
-
   std::filesystem::path write(const std::string& name, std::string_view content)
       const {
     const std::filesystem::path path = folder_ / name;
@@ -46,7 +39,7 @@ class DataTest : public ::testing::Test {
     return names;
   }
 
-  std::filesystem::path folder_;
+  const TemporaryFolder folder_;
 };
 
 inline std::string read_bytes(const std::filesystem::path& path) {

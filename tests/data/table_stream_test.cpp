@@ -140,8 +140,8 @@ class PyArrowTest : public TableTest {
         "import json, sys\nimport pyarrow as pa, pyarrow.parquet as pq\n"
         "folder = sys.argv[1] + '/'\n" +
             program);
-    const std::string command =
-        "'" + python_ + "' '" + path.string() + "' '" + folder_.string() + "'";
+    const std::string command = "'" + python_ + "' '" + path.string() + "' '" +
+                                folder_.path().string() + "'";
     ASSERT_EQ(std::system(command.c_str()), 0);
   }
   std::vector<int64_t> prepared(

@@ -1,7 +1,6 @@
 #include "brigade/files/file.h"
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -14,6 +13,7 @@
 #include <string_view>
 
 #include "brigade/base/error.h"
+#include "tests/support/temporary_folder.h"
 
 namespace brigade {
 namespace {
@@ -22,12 +22,7 @@ namespace fs = std::filesystem;
 
 class FileTest : public ::testing::Test {
  protected:
-  FileTest() {
-    std::string pattern = fs::temp_directory_path() / "brigade_file_XXXXXX";
-    folder_ = ::mkdtemp(pattern.data());
-  }
-  ~FileTest() override { fs::remove_all(folder_); }
-  fs::path folder_;
+  const TemporaryFolder folder_;
 };
 
 // In a process of its own, whose address space is closed.

@@ -2,10 +2,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include "brigade/base/error.h"
 #include "brigade/files/file.h"
+#include "tests/support/temporary_folder.h"
 
 namespace brigade {
 namespace {
@@ -16,18 +16,12 @@ using ::testing::StartsWith;
 
 class FingerprintTest : public ::testing::Test {
  protected:
-  FingerprintTest() {
-    std::string pattern = fs::temp_directory_path() / "brigade_print_XXXXXX";
-    folder_ = ::mkdtemp(pattern.data());
-  }
-  ~FingerprintTest() override { fs::remove_all(folder_); }
-
   std::string of(const std::string& text) const {
     write_text_file(folder_ / "file", text);
     return fingerprint_of_file(folder_ / "file");
   }
 
-  fs::path folder_;
+  const TemporaryFolder folder_;
 };
 
 TEST_F(FingerprintTest, SeesSizeHeadAndTail) {

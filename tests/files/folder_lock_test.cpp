@@ -13,6 +13,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/files/file.h"
+#include "tests/support/temporary_folder.h"
 
 namespace brigade {
 namespace {
@@ -23,12 +24,6 @@ using ::testing::HasSubstr;
 
 class FolderLockTest : public ::testing::Test {
  protected:
-  FolderLockTest() {
-    std::string pattern = fs::temp_directory_path() / "brigade_lock_XXXXXX";
-    folder_ = ::mkdtemp(pattern.data());
-  }
-  ~FolderLockTest() override { fs::remove_all(folder_); }
-
   // "": the lock was free.
   std::string try_lock(const FolderLockOptions& options = {}) const {
     try {
@@ -39,7 +34,7 @@ class FolderLockTest : public ::testing::Test {
     }
   }
 
-  fs::path folder_;
+  const TemporaryFolder folder_;
 };
 
 TEST_F(FolderLockTest, ASecondHolderIsRefusedAndToldWhoHoldsIt) {
@@ -48,7 +43,7 @@ TEST_F(FolderLockTest, ASecondHolderIsRefusedAndToldWhoHoldsIt) {
     EXPECT_THAT(
         try_lock(),
         AllOf(
-            HasSubstr(folder_.string()),
+            HasSubstr(folder_.path().string()),
             HasSubstr("process " + std::to_string(::getpid())),
             HasSubstr("on host "),
             HasSubstr("started at ")));

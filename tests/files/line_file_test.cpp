@@ -3,12 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
 #include "brigade/base/error.h"
 #include "brigade/files/file.h"
+#include "tests/support/temporary_folder.h"
 
 namespace brigade {
 namespace {
@@ -20,15 +20,12 @@ using ::testing::HasSubstr;
 class LineFileTest : public ::testing::Test {
  protected:
   LineFileTest() {
-    std::string pattern = ::testing::TempDir() + "lines.XXXXXX";
-    folder_ = ::mkdtemp(pattern.data());
     ::getrlimit(RLIMIT_FSIZE, &limit_);
     ::signal(SIGXFSZ, SIG_IGN);
   }
   ~LineFileTest() override {
     ::setrlimit(RLIMIT_FSIZE, &limit_);
     ::signal(SIGXFSZ, SIG_DFL);
-    fs::remove_all(folder_);
   }
   // As a disk with that much room.
   void set_room(rlim_t bytes) const {
@@ -36,7 +33,7 @@ class LineFileTest : public ::testing::Test {
     ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
   }
 
-  fs::path folder_;
+  const TemporaryFolder folder_;
   struct rlimit limit_ {};
 };
 

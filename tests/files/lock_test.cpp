@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "brigade/base/error.h"
+#include "tests/support/temporary_folder.h"
 
 namespace brigade {
 namespace {
@@ -19,14 +19,8 @@ namespace fs = std::filesystem;
 
 class FileLockTest : public ::testing::Test {
  protected:
-  FileLockTest() {
-    std::string pattern = fs::temp_directory_path() / "brigade_lock_XXXXXX";
-    folder_ = ::mkdtemp(pattern.data());
-    path_ = folder_ / "a.lock";
-  }
-  ~FileLockTest() override { fs::remove_all(folder_); }
-  fs::path folder_;
-  fs::path path_;
+  const TemporaryFolder folder_;
+  const fs::path path_ = folder_ / "a.lock";
 };
 
 using File = FileLock::File;

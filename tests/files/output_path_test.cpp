@@ -2,7 +2,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <stdlib.h>
 #include <sys/stat.h>
 
 #include <fstream>
@@ -15,6 +14,7 @@
 #include "brigade/files/file.h"
 #include "brigade/files/read_once.h"
 #include "brigade/files/usual_path.h"
+#include "tests/support/temporary_folder.h"
 
 namespace brigade {
 namespace {
@@ -25,12 +25,6 @@ using ::testing::ThrowsMessage;
 
 class OutputPath : public ::testing::Test {
  protected:
-  OutputPath() {
-    std::string pattern = fs::temp_directory_path() / "brigade_out_XXXXXX";
-    folder_ = ::mkdtemp(pattern.data());
-  }
-  ~OutputPath() override { fs::remove_all(folder_); }
-
   static std::string failure_of(const std::function<void()>& call) {
     try {
       call();
@@ -40,7 +34,7 @@ class OutputPath : public ::testing::Test {
     return "";
   }
 
-  fs::path folder_;
+  const TemporaryFolder folder_;
 };
 
 // Renaming over it would leave a file in place of the device.

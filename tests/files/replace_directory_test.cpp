@@ -1,12 +1,12 @@
 #include "brigade/files/replace_directory.h"
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <string>
 
 #include "brigade/base/error.h"
 #include "brigade/files/file.h"
+#include "tests/support/temporary_folder.h"
 
 namespace brigade {
 namespace {
@@ -15,11 +15,6 @@ namespace fs = std::filesystem;
 
 class ReplaceDirectory : public ::testing::Test {
  protected:
-  ReplaceDirectory() {
-    std::string pattern = fs::temp_directory_path() / "brigade_replace_XXXXXX";
-    folder_ = ::mkdtemp(pattern.data());
-  }
-  ~ReplaceDirectory() override { fs::remove_all(folder_); }
   fs::path make(const std::string& name, const std::string& text) const {
     fs::create_directory(folder_ / name);
     write_text_file(folder_ / name / "file", text);
@@ -28,7 +23,7 @@ class ReplaceDirectory : public ::testing::Test {
   std::string text_of(const std::string& name) const {
     return read_text_file(folder_ / name / "file");
   }
-  fs::path folder_;
+  const TemporaryFolder folder_;
 };
 
 TEST_F(ReplaceDirectory, TakesAFreeName) {

@@ -2,10 +2,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include "brigade/base/error.h"
 #include "brigade/files/file.h"
+#include "tests/support/temporary_folder.h"
 
 namespace brigade {
 namespace {
@@ -16,12 +16,6 @@ using ::testing::HasSubstr;
 
 class JobStatusTest : public ::testing::Test {
  protected:
-  JobStatusTest() {
-    std::string pattern = fs::temp_directory_path() / "brigade_jobs_XXXXXX";
-    folder_ = ::mkdtemp(pattern.data());
-  }
-  ~JobStatusTest() override { fs::remove_all(folder_); }
-
   void write(const std::string& name, const std::string& text) const {
     fs::create_directories((folder_ / "a" / name).parent_path());
     write_text_file(folder_ / "a" / name, text);
@@ -36,7 +30,7 @@ class JobStatusTest : public ::testing::Test {
     return read_job(folder_ / "a").front();
   }
 
-  fs::path folder_;
+  const TemporaryFolder folder_;
 };
 
 TEST_F(JobStatusTest, AJobThatNeverStartedIsPending) {
@@ -177,7 +171,7 @@ TEST_F(JobStatusTest, NamesAFolderOrStatusThatIsNoJob) {
   } catch (const ConfigError& error) {
     EXPECT_THAT(
         error.what(),
-        AllOf(HasSubstr(folder_.string()), HasSubstr("holds no jobs")));
+        AllOf(HasSubstr(folder_.path().string()), HasSubstr("holds no jobs")));
   }
   try {
     of("walking 17");

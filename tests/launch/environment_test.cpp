@@ -7,6 +7,7 @@
 #include <map>
 
 #include "brigade/base/error.h"
+#include "tests/support/temporary_folder.h"
 
 namespace brigade {
 namespace {
@@ -18,14 +19,8 @@ using Map = std::map<std::string, std::string, std::less<>>;
 
 class EnvironmentTest : public ::testing::Test {
  protected:
-  EnvironmentTest() {
-    std::string pattern = fs::temp_directory_path() / "brigade_env_XXXXXX";
-    folder_ = ::mkdtemp(pattern.data());
-  }
-  ~EnvironmentTest() override { fs::remove_all(folder_); }
-
   LaunchEnvironment read(Map map) const {
-    map.emplace("TMPDIR", folder_.string());
+    map.emplace("TMPDIR", folder_.path().string());
     return read_environment(
         [&](std::string_view name) -> std::optional<std::string> {
           const auto found = map.find(name);
@@ -44,7 +39,7 @@ class EnvironmentTest : public ::testing::Test {
     return "no error";
   }
 
-  fs::path folder_;
+  const TemporaryFolder folder_;
 };
 
 const Map kTorchrun = {

@@ -25,6 +25,7 @@
 #include "brigade/launch/rank_process.h"
 #include "brigade/launch/rank_report.h"
 #include "brigade/launch/restarts.h"
+#include "tests/support/temporary_folder.h"
 
 namespace brigade {
 namespace {
@@ -63,19 +64,16 @@ bool is_running(pid_t pid) {
 class SupervisorTest : public ::testing::Test {
  protected:
   SupervisorTest() {
-    std::string pattern = fs::temp_directory_path() / "brigade_super_XXXXXX";
-    folder_ = ::mkdtemp(pattern.data());
     // The supervisor's own folders go there, so that leftovers are seen.
     fs::create_directory(folder_ / "tmp");
     ::setenv("TMPDIR", (folder_ / "tmp").c_str(), 1);
-    ::setenv("T", folder_.c_str(), 1);
+    ::setenv("T", folder_.path().c_str(), 1);
     output_ = open_file("output");
     error_ = open_file("error");
   }
   ~SupervisorTest() override {
     ::unsetenv("TMPDIR");
     ::unsetenv("T");
-    fs::remove_all(folder_);
   }
 
   Descriptor open_file(const std::string& name) const {
@@ -130,7 +128,7 @@ class SupervisorTest : public ::testing::Test {
     return fs::is_empty(folder_ / "tmp");
   }
 
-  fs::path folder_;
+  const TemporaryFolder folder_;
   Descriptor output_;
   Descriptor error_;
 };
@@ -610,8 +608,7 @@ TEST_F(RankProgram, DISABLED_AllFailAlike) {
 }
 
 TEST(RankReport, StaysReadableAfterItsWriterIsGone) {
-  std::string pattern = fs::temp_directory_path() / "brigade_report_XXXXXX";
-  const fs::path folder = ::mkdtemp(pattern.data());
+  const TemporaryFolder folder;
   RankReport reader(folder / "report");
   EXPECT_EQ(reader.step(), -1);
   EXPECT_EQ(reader.failure(), "");
@@ -624,7 +621,6 @@ TEST(RankReport, StaysReadableAfterItsWriterIsGone) {
   EXPECT_EQ(reader.step(), 7);
   EXPECT_EQ(reader.failure(), std::string(16384, 'x'));
   EXPECT_GT(reader.failed_ns(), 0);
-  fs::remove_all(folder);
 }
 
 TEST(RankReport, WithoutASupervisorItGoesNowhere) {

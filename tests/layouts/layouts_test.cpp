@@ -13,7 +13,7 @@
 #include "brigade/checkpoint/checkpoint.h"
 #include "brigade/safetensors/writer.h"
 #include "tests/support/compare.h"
-#include "tests/support/write_safetensors.h"
+#include "tests/support/write_tensors.h"
 #include "tiny_training.h"
 
 namespace brigade {
@@ -222,19 +222,6 @@ torch::Tensor to_torch(const SafetensorsTensor& stored) {
   EXPECT_EQ(tensor.nbytes(), stored.data.size());
   std::memcpy(tensor.data_ptr(), stored.data.data(), stored.data.size());
   return tensor;
-}
-
-void write_tensors(
-    const fs::path& path,
-    const std::map<std::string, torch::Tensor>& tensors) {
-  std::vector<TensorToWrite> list;
-  for (const auto& [name, tensor] : tensors)
-    list.push_back(
-        {name,
-         SafetensorsDtype::kF32,
-         {tensor.sizes().begin(), tensor.sizes().end()},
-         {static_cast<const std::byte*>(tensor.data_ptr()), tensor.nbytes()}});
-  write_safetensors(path, list);
 }
 
 std::vector<double> numbers_of(const torch::Tensor& tensor) {

@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "brigade/base/error.h"
+#include "tests/support/temporary_folder.h"
 
 namespace brigade {
 namespace {
@@ -24,12 +25,7 @@ std::vector<json> lines_of(const fs::path& path) {
 
 class RunEventsTest : public ::testing::Test {
  protected:
-  RunEventsTest() {
-    std::string pattern = ::testing::TempDir() + "events.XXXXXX";
-    folder_ = ::mkdtemp(pattern.data());
-  }
-  ~RunEventsTest() override { fs::remove_all(folder_); }
-  fs::path folder_;
+  const TemporaryFolder folder_;
 };
 
 TEST_F(RunEventsTest, EventsBeforeTheFolderIsThereAreWrittenOnceItIs) {

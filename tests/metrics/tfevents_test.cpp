@@ -9,6 +9,7 @@
 #include <set>
 
 #include "brigade/base/error.h"
+#include "tests/support/temporary_folder.h"
 
 namespace brigade {
 namespace {
@@ -48,8 +49,7 @@ TEST(TfEvent, OfAStartIsTheProtocolBufferByHand) {
 // TensorBoard reads by name: a start in the same second, by a process with a
 // smaller number, or after the clock was put back, comes last all the same.
 TEST(TfEventsFile, ComesAfterThoseThatAreThere) {
-  std::string pattern = ::testing::TempDir() + "tfevents.XXXXXX";
-  const fs::path folder = ::mkdtemp(pattern.data());
+  const TemporaryFolder folder;
   std::vector<std::string> names;
   for (int i = 0; i < 3; ++i) {
     const TfEventsFile file(folder, i == 0 ? "zebra" : "ant", 1);
@@ -60,12 +60,10 @@ TEST(TfEventsFile, ComesAfterThoseThatAreThere) {
   names.push_back(TfEventsFile(folder, "ant", 1).path().filename().string());
   EXPECT_TRUE(std::is_sorted(names.begin(), names.end()));
   EXPECT_EQ(std::set<std::string>(names.begin(), names.end()).size(), 5U);
-  fs::remove_all(folder);
 }
 
 TEST(TfEventsFile, IsASequenceOfCheckedRecords) {
-  std::string pattern = ::testing::TempDir() + "tfevents.XXXXXX";
-  const fs::path folder = ::mkdtemp(pattern.data());
+  const TemporaryFolder folder;
   TfEventsFile file(folder, "host", 7);
   StepMetrics metrics;
   metrics.step = 7;
@@ -91,7 +89,6 @@ TEST(TfEventsFile, IsASequenceOfCheckedRecords) {
   EXPECT_THAT(records[1], ::testing::EndsWith("\x10\x07\x3a\x02\x08\x01"));
   EXPECT_THAT(records[2], ::testing::HasSubstr("train/loss"));
   EXPECT_THAT(records[2], ::testing::HasSubstr("eval/loss"));
-  fs::remove_all(folder);
   EXPECT_THROW(TfEventsFile(folder / "nowhere", "host", 1), StorageError);
 }
 

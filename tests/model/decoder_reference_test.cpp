@@ -18,7 +18,8 @@
 #include "brigade/model/decoder_model.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/safetensors/writer.h"
-#include "tests/support/write_safetensors.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/support/write_tensors.h"
 
 namespace brigade {
 namespace {
@@ -197,21 +198,6 @@ const Case kCases[] = {
 
 using Tensors = std::map<std::string, torch::Tensor>;
 
-void write_tensors(const fs::path& path, const Tensors& tensors) {
-  std::vector<TensorToWrite> list;
-  for (const auto& [name, tensor] : tensors) {
-    const auto dtype = tensor.scalar_type() == torch::kLong
-                           ? SafetensorsDtype::kI64
-                           : SafetensorsDtype::kF32;
-    list.push_back(
-        {name,
-         dtype,
-         {tensor.sizes().begin(), tensor.sizes().end()},
-         {static_cast<const std::byte*>(tensor.data_ptr()), tensor.nbytes()}});
-  }
-  write_safetensors(path, list);
-}
-
 torch::Tensor to_torch(const SafetensorsTensor& stored) {
   EXPECT_EQ(stored.dtype, SafetensorsDtype::kF32);
   torch::Tensor tensor = torch::empty(
@@ -229,12 +215,6 @@ double largest_difference(const torch::Tensor& a, const torch::Tensor& b) {
 
 class DecoderReference : public ::testing::TestWithParam<Case> {
  protected:
-  DecoderReference() {
-    std::string pattern = fs::temp_directory_path() / "brigade_llama_XXXXXX";
-    folder_ = ::mkdtemp(pattern.data());
-  }
-  ~DecoderReference() override { fs::remove_all(folder_); }
-
   // A model that another program saved, as far as Brigade knows.
   void write_model(const json& config) {
     std::vector<std::string> problems;
@@ -261,7 +241,7 @@ class DecoderReference : public ::testing::TestWithParam<Case> {
                                        oracle.python,
                                        BRIGADE_SOURCE_DIR,
                                        oracle.script,
-                                       folder_.string(),
+                                       folder_.path().string(),
                                        (folder_ / "out.safetensors").string())
                                        .c_str());
     if (WEXITSTATUS(status) == kNotInstalled)
@@ -285,7 +265,7 @@ class DecoderReference : public ::testing::TestWithParam<Case> {
 
   void compare_with(const Oracle& oracle);
 
-  fs::path folder_;
+  const TemporaryFolder folder_;
   DecoderConfig config_;
 };
 

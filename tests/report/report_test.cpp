@@ -11,6 +11,7 @@
 #include "brigade/report/report_page.h"
 #include "brigade/report/run_record.h"
 #include "brigade/report/run_timeline.h"
+#include "tests/support/temporary_folder.h"
 
 namespace brigade {
 namespace {
@@ -23,12 +24,6 @@ using ::testing::Not;
 
 class Report : public ::testing::Test {
  protected:
-  Report() {
-    std::string pattern = ::testing::TempDir() + "report.XXXXXX";
-    folder_ = ::mkdtemp(pattern.data());
-  }
-  ~Report() override { fs::remove_all(folder_); }
-
   // Losses 9, 8, 7, ...; speeds 10, 20, 30, ...
   fs::path make_run(const std::string& name, int steps, json config) {
     const fs::path run = folder_ / name;
@@ -55,7 +50,7 @@ class Report : public ::testing::Test {
           {"seq_length", 64}}}};
   }
 
-  fs::path folder_;
+  const TemporaryFolder folder_;
 };
 
 TEST_F(Report, ReadsWhatIsWholeOfARun) {

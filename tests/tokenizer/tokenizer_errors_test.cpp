@@ -1,7 +1,6 @@
 // What is wrong with a tokenizer.json, or not supported, is named with its
 // JSON path.
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -12,6 +11,7 @@
 #include "brigade/files/file.h"
 #include "brigade/json/node.h"
 #include "brigade/tokenizer/tokenizer_json.h"
+#include "tests/support/temporary_folder.h"
 
 namespace brigade {
 namespace {
@@ -298,16 +298,15 @@ TEST(TokenizerErrors, AnUnknownTokenThatIsNeededButMissingIsNamed) {
 }
 
 TEST(TokenizerFolder, BosAndEosComeFromTheConfigBeside) {
-  std::string pattern = fs::temp_directory_path() / "brigade_folder_XXXXXX";
-  const fs::path folder = ::mkdtemp(pattern.data());
+  const TemporaryFolder folder;
   write_text_file(folder / "tokenizer.json", base().dump());
-  auto tokenizer = load_tokenizer(folder);
+  auto tokenizer = load_tokenizer(folder.path());
   EXPECT_EQ(tokenizer->bos_id(), 4);  // by its usual name
   EXPECT_EQ(tokenizer->eos_id(), std::nullopt);
   write_text_file(
       folder / "tokenizer_config.json",
       R"({"bos_token": null, "eos_token": {"content": "ab"}})");
-  tokenizer = load_tokenizer(folder);
+  tokenizer = load_tokenizer(folder.path());
   EXPECT_EQ(tokenizer->eos_id(), 2);
   EXPECT_EQ(tokenizer->vocab_size(), 5);
   EXPECT_EQ(tokenizer->token_text(4), "<s>");
@@ -316,7 +315,6 @@ TEST(TokenizerFolder, BosAndEosComeFromTheConfigBeside) {
   EXPECT_NE(
       tokenizer->description().find("BPE with 1 merges, 5 tokens"),
       std::string::npos);
-  fs::remove_all(folder);
 }
 
 // Merges of tokens that hold spaces, as in Llama 2's file.

@@ -1,7 +1,6 @@
 #include "brigade/tokenizer/tokenizer.h"
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <filesystem>
 #include <random>
@@ -13,6 +12,7 @@
 #include "brigade/tokenizer/streaming_decoder.h"
 #include "brigade/tokenizer/training.h"
 #include "tests/support/message_of.h"
+#include "tests/support/temporary_folder.h"
 
 namespace brigade {
 namespace {
@@ -26,13 +26,7 @@ bool contains(const std::string& text, const std::string& part) {
 
 class TokenizerTest : public ::testing::Test {
  protected:
-  TokenizerTest() {
-    std::string pattern =
-        fs::temp_directory_path() / "brigade_tokenizer_XXXXXX";
-    folder_ = ::mkdtemp(pattern.data());
-  }
-  ~TokenizerTest() override { fs::remove_all(folder_); }
-  fs::path folder_;
+  const TemporaryFolder folder_;
 };
 
 // English-like lines with characters of several scripts, from a fixed seed.
@@ -120,7 +114,7 @@ TEST_F(TokenizerTest, StreamingGivesOnlyWholeCharacters) {
 TEST_F(TokenizerTest, ATrainedModelDecodesEveryTextToItself) {
   const fs::path path = folder_ / "tokenizer.model";
   train_sentencepiece(once(sample_text(400)), path, {.vocab_size = 320});
-  const auto tokenizer = load_tokenizer(folder_);
+  const auto tokenizer = load_tokenizer(folder_.path());
   EXPECT_EQ(tokenizer->vocab_size(), 320);
   EXPECT_EQ(tokenizer->bos_id(), 1);
   EXPECT_EQ(tokenizer->eos_id(), 2);
@@ -191,11 +185,11 @@ TEST_F(TokenizerTest, MissingAndDamagedFilesAreNamed) {
       message_of<DataError>([&] { load_tokenizer(folder_ / "absent.json"); }),
       "absent.json"));
   EXPECT_TRUE(contains(
-      message_of<DataError>([&] { load_tokenizer(folder_); }),
+      message_of<DataError>([&] { load_tokenizer(folder_.path()); }),
       "neither tokenizer.json nor"));
   write_text_file(folder_ / "tokenizer.model", "\xFF\xFFnot a model");
   EXPECT_TRUE(contains(
-      message_of<DataError>([&] { load_tokenizer(folder_); }),
+      message_of<DataError>([&] { load_tokenizer(folder_.path()); }),
       "tokenizer.model"));
   write_text_file(folder_ / "empty.model", "");
   EXPECT_TRUE(contains(

@@ -11,7 +11,7 @@
 #include "brigade/safetensors/writer.h"
 #include "tests/support/program.h"
 #include "tests/support/train_as_threads.h"
-#include "tests/support/write_safetensors.h"
+#include "tests/support/write_tensors.h"
 
 #include <torch/types.h>
 
@@ -62,19 +62,11 @@ class RoundTrip : public ::testing::TestWithParam<Model> {
     EXPECT_TRUE(problems.empty());
     torch::manual_seed(11);
     const bool is_bf16 = GetParam().dtype == "bfloat16";
-    std::vector<torch::Tensor> tensors;
-    std::vector<TensorToWrite> to_write;
-    for (const ParameterRow& info : list_parameters(decoder)) {
-      tensors.push_back(torch::randn(info.shape)
-                            .to(is_bf16 ? torch::kBFloat16 : torch::kFloat));
-      to_write.push_back(
-          {info.name,
-           is_bf16 ? SafetensorsDtype::kBF16 : SafetensorsDtype::kF32,
-           {info.shape.begin(), info.shape.end()},
-           {static_cast<const std::byte*>(tensors.back().data_ptr()),
-            tensors.back().nbytes()}});
-    }
-    write_safetensors(source_ / "model.safetensors", to_write);
+    std::map<std::string, torch::Tensor> tensors;
+    for (const ParameterRow& info : list_parameters(decoder))
+      tensors[info.name] = torch::randn(info.shape)
+                               .to(is_bf16 ? torch::kBFloat16 : torch::kFloat);
+    write_tensors(source_ / "model.safetensors", tensors);
 
     json run = testing::tiny_run(testing::prepare_bytes(
         folder_ / "tokens", testing::made_up_text(3000)));
