@@ -699,10 +699,7 @@ TEST(Backwards, NestedInARecomputationFinishOnce) {
       first = register_module("first", torch::nn::Linear(3, 3));
       second = register_module("second", torch::nn::Linear(3, 3));
       scale = register_parameter("scale", torch::ones({1}));
-      const torch::NoGradGuard no_grad;
-      int64_t seed = 0;
-      for (auto& param : parameters())
-        param.copy_(pseudo_random(param.sizes(), ++seed));
+      fill_params(*this);
     }
     torch::nn::Linear first{nullptr}, second{nullptr};
     torch::Tensor scale;

@@ -35,13 +35,6 @@ std::unique_ptr<GradSync> make_sync(
   return make_grad_sync(kind, params, world, options);
 }
 
-// Not from the global generator: the ranks are threads.
-void fill_params(torch::nn::Module& module, int64_t seed) {
-  const torch::NoGradGuard no_grad;
-  for (auto& param : module.parameters())
-    param.copy_(pseudo_random(param.sizes(), ++seed));
-}
-
 // Three linears; a loss whose gradients depend on the input.
 struct Net : torch::nn::Module {
   Net() {

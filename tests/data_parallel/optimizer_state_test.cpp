@@ -21,12 +21,7 @@ using testing::run_ranks;
 
 // Sizes that no number of ranks divides.
 struct SavedNet : torch::nn::Module {
-  SavedNet() {
-    const torch::NoGradGuard no_grad;
-    int64_t seed = 0;
-    for (auto& param : parameters())
-      param.copy_(pseudo_random(param.sizes(), ++seed));
-  }
+  SavedNet() { fill_params(*this); }
   torch::Tensor forward(const torch::Tensor& x) {
     return second(torch::tanh(middle(torch::tanh(first(x)))));
   }

@@ -27,10 +27,7 @@ constexpr double kSecondRate = 0.25;  // of the second group, to the first's
 
 struct GroupedNet : torch::nn::Module {
   GroupedNet() {
-    const torch::NoGradGuard no_grad;
-    int64_t seed = 0;
-    for (auto& param : parameters())
-      param.copy_(pseudo_random(param.sizes(), ++seed));
+    fill_params(*this);
     frozen->weight.set_requires_grad(false);
   }
   torch::Tensor forward(const torch::Tensor& x) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <torch/nn/module.h>
 #include <torch/types.h>
 
 namespace brigade {
@@ -10,6 +11,14 @@ inline torch::Tensor pseudo_random(torch::IntArrayRef sizes, int64_t seed) {
   const auto numel = c10::multiply_integers(sizes);
   return torch::sin(torch::arange(numel, torch::kFloat) * 1.7 + seed)
       .view(sizes);
+}
+
+// Gives each parameter such values, with a seed of its own from `seed` + 1 on.
+// Not from the global generator: ranks may be threads.
+inline void fill_params(const torch::nn::Module& module, int64_t seed = 0) {
+  const torch::NoGradGuard no_grad;
+  for (auto& param : module.parameters())
+    param.copy_(pseudo_random(param.sizes(), ++seed));
 }
 
 }  // namespace brigade

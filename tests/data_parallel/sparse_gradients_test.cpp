@@ -33,10 +33,7 @@ struct TableNetImpl : torch::nn::Module {
                                     .sparse(is_sparse)
                                     .mode(torch::kSum)));
     head = register_module("head", torch::nn::Linear(4, 1));
-    const torch::NoGradGuard no_grad;
-    int64_t seed = 0;
-    for (auto& param : parameters())
-      param.copy_(pseudo_random(param.sizes(), ++seed));
+    fill_params(*this);
   }
   torch::Tensor forward(const torch::Tensor& rows) {  // [B, 3]
     return head(table(rows).sum(1) + bag(rows));

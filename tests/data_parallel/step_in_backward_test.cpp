@@ -27,10 +27,7 @@ torch::nn::Sequential make_stepped_net(torch::Dtype dtype = torch::kFloat) {
       torch::nn::Tanh(),
       torch::nn::Linear(8, 2));
   net->to(dtype);
-  const torch::NoGradGuard no_grad;
-  int64_t seed = 0;
-  for (auto& param : net->parameters())
-    param.copy_(pseudo_random(param.sizes(), ++seed));
+  fill_params(*net);
   return net;
 }
 

@@ -21,10 +21,7 @@ using testing::run_ranks;
 torch::nn::Sequential make_clipped_net() {
   torch::nn::Sequential net(
       torch::nn::Linear(7, 13), torch::nn::Tanh(), torch::nn::Linear(13, 3));
-  const torch::NoGradGuard no_grad;
-  int64_t seed = 0;
-  for (auto& param : net->parameters())
-    param.copy_(pseudo_random(param.sizes(), ++seed));
+  fill_params(*net);
   return net;
 }
 

@@ -31,10 +31,7 @@ struct ShardedNet : torch::nn::Module {
     first = register_module("first", torch::nn::Linear(37, 53));
     second = register_module("second", torch::nn::Linear(53, 29));
     third = register_module("third", torch::nn::Linear(29, 3));
-    const torch::NoGradGuard no_grad;
-    int64_t seed = 0;
-    for (auto& param : parameters())
-      param.copy_(pseudo_random(param.sizes(), ++seed));
+    fill_params(*this);
   }
   torch::Tensor forward(const torch::Tensor& x) {
     return third(torch::tanh(second(torch::tanh(first(x)))));

@@ -24,10 +24,7 @@ using testing::run_ranks;
 torch::nn::Sequential make_net() {
   torch::nn::Sequential net(
       torch::nn::Linear(6, 8), torch::nn::Tanh(), torch::nn::Linear(8, 2));
-  const torch::NoGradGuard no_grad;
-  int64_t seed = 0;
-  for (auto& param : net->parameters())
-    param.copy_(pseudo_random(param.sizes(), ++seed));
+  fill_params(*net);
   return net;
 }
 

@@ -77,10 +77,7 @@ torch::nn::Sequential make_evaluated_net(const CommunicatorPtr& world) {
       SyncBatchNorm(8, world),
       torch::nn::Tanh(),
       torch::nn::Linear(8, 4));
-  const torch::NoGradGuard no_grad;
-  int64_t seed = 0;
-  for (auto& param : net->parameters())
-    param.copy_(pseudo_random(param.sizes(), ++seed));
+  fill_params(*net);
   return net;
 }
 

@@ -28,10 +28,7 @@ torch::nn::Sequential make_held_net() {
       torch::nn::Linear(5, 6),
       torch::nn::Linear(6, 6),
       torch::nn::Linear(6, 2));
-  const torch::NoGradGuard no_grad;
-  int64_t seed = 0;
-  for (auto& param : net->parameters())
-    param.copy_(pseudo_random(param.sizes(), ++seed));
+  fill_params(*net);
   return net;
 }
 

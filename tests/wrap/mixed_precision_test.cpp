@@ -32,10 +32,7 @@ struct PrecisionNetImpl : torch::nn::Module {
   PrecisionNetImpl() {
     first = register_module("first", torch::nn::Linear(5, 8));
     second = register_module("second", torch::nn::Linear(8, 3));
-    const torch::NoGradGuard no_grad;
-    int64_t seed = 0;
-    for (auto& param : parameters())
-      param.copy_(pseudo_random(param.sizes(), ++seed));
+    fill_params(*this);
   }
   torch::Tensor forward(const torch::Tensor& x) {
     seen = first->weight.scalar_type();

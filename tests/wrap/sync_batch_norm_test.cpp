@@ -321,13 +321,8 @@ TEST(SyncBatchNorm, ConvertsInnerSequentialsInPlace) {
     };
     auto plain = make();
     auto converted = convert_sync_batch_norm(make(), world);
-    {
-      // The same on every rank.
-      const torch::NoGradGuard no_grad;
-      int64_t seed = 0;
-      for (auto& param : plain->parameters())
-        param.copy_(pseudo_random(param.sizes(), ++seed));
-    }
+    // The same on every rank.
+    fill_params(*plain);
     std::stringstream file;
     {
       torch::serialize::OutputArchive archive;

@@ -372,12 +372,7 @@ void renormalise_an_embedding(UserRun& run) {
   auto net = std::make_shared<torch::nn::SequentialImpl>(
       torch::nn::Embedding(torch::nn::EmbeddingOptions(6, 3).max_norm(10.0)),
       torch::nn::Linear(3, 2));
-  {
-    const torch::NoGradGuard no_grad;
-    int64_t seed = 0;
-    for (auto& param : net->parameters())
-      param.copy_(pseudo_random(param.sizes(), ++seed));
-  }
+  fill_params(*net);
   run.add(net);
   torch::optim::SGD optimizer(run.params(), momentum());
   for (int64_t step = 0; step < kUserSteps; ++step) {

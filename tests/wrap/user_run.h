@@ -74,9 +74,7 @@ inline UserNet make_user_net(int64_t inputs, int64_t outputs, int64_t seed) {
       torch::nn::Linear(inputs, 5),
       torch::nn::Tanh(),
       torch::nn::Linear(5, outputs));
-  const torch::NoGradGuard no_grad;
-  for (auto& param : net->parameters())
-    param.copy_(pseudo_random(param.sizes(), ++seed));
+  fill_params(*net, seed);
   return net;
 }
 
