@@ -20,6 +20,7 @@
 #include "brigade/model_spec/decoder_config.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/safetensors/writer.h"
+#include "tests/support/parsed_config.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/write_tensors.h"
 
@@ -156,13 +157,10 @@ class ExpertTensorsOf : public ::testing::TestWithParam<Family> {
     fs::create_directory(source_);
     const json config = config_of(GetParam());
     write_text_file(source_ / "config.json", config.dump());
-    std::vector<std::string> problems;
     Tensors weights;
-    for (const ParameterRow& row :
-         list_parameters(parse_decoder_config(config, "", problems)))
+    for (const ParameterRow& row : list_parameters(parsed_config(config)))
       weights[row.name] = torch::randn(row.shape).to(
           row.is_float32 ? torch::kFloat : torch::kBFloat16);
-    EXPECT_TRUE(problems.empty());
     write_tensors(source_ / kSafetensorsFile, weights);
   }
 
@@ -195,9 +193,7 @@ TEST_P(ExpertTensorsOf, ComeBackBitForBit) {
 // Of routers and of linears of experts, merged into a base in either layout.
 TEST_P(ExpertTensorsOf, AreWrittenTogetherWithAnAdapterInThem) {
   const Family& family = GetParam();
-  std::vector<std::string> problems;
-  const DecoderConfig model =
-      parse_decoder_config(config_of(family), "", problems);
+  const DecoderConfig model = parsed_config(config_of(family));
   const AdapterOptions options{
       .rank = 2,
       .alpha = 6,
@@ -249,9 +245,7 @@ INSTANTIATE_TEST_SUITE_P(
 // Which a checkpoint may hold that its manifest does not describe.
 TEST(ExpertTensors, OneOfAnotherShapeIsNamed) {
   const TemporaryFolder folder;
-  std::vector<std::string> problems;
-  const DecoderConfig config =
-      parse_decoder_config(config_of(kFamilies[0]), "", problems);
+  const DecoderConfig config = parsed_config(config_of(kFamilies[0]));
   HuggingFaceExport request;
   request.out = folder / "out";
   request.config = to_hugging_face_json(config, "float32");

@@ -15,6 +15,7 @@
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/safetensors/folder.h"
 #include "brigade/safetensors/writer.h"
+#include "tests/support/parsed_config.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/write_tensors.h"
 
@@ -36,9 +37,7 @@ class ExportFolder : public ::testing::Test {
     write_text_file(source_ / kGenerationConfig, "{\"top_k\": 7}");
     write_text_file(source_ / "tokenizer.json", "{\"of\": \"theirs\"}");
     write_text_file(source_ / "chat_template.jinja", "{{ messages }}");
-    std::vector<std::string> problems;
-    rows_ = list_parameters(parse_decoder_config(config_, "", problems));
-    EXPECT_TRUE(problems.empty());
+    rows_ = list_parameters(parsed_config(config_));
     for (const ParameterRow& row : rows_)
       weights_[row.name] = torch::randn(row.shape).to(torch::kFloat16);
   }

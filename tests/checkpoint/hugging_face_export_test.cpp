@@ -15,6 +15,7 @@
 #include "brigade/model_spec/decoder_config.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/safetensors/writer.h"
+#include "tests/support/parsed_config.h"
 #include "tests/support/temporary_folder.h"
 
 namespace brigade {
@@ -28,8 +29,7 @@ using ::testing::ThrowsMessage;
 using ::testing::UnorderedElementsAre;
 
 DecoderConfig small_config() {
-  std::vector<std::string> problems;
-  const DecoderConfig config = parse_decoder_config(
+  return parsed_config(
       {{"model_type", "qwen2"},
        {"vocab_size", 20},
        {"hidden_size", 8},
@@ -38,11 +38,7 @@ DecoderConfig small_config() {
        {"num_attention_heads", 2},
        {"num_key_value_heads", 2},
        {"bos_token_id", 1},
-       {"eos_token_id", {2, 3}}},
-      "",
-      problems);
-  EXPECT_TRUE(problems.empty());
-  return config;
+       {"eos_token_id", {2, 3}}});
 }
 
 std::vector<std::string> names_in(const fs::path& folder) {
@@ -101,12 +97,8 @@ TEST_F(ExportTest, WritesTheFilesThatTransformersLoads) {
           "generation_config.json",
           "model.safetensors",
           "tokenizer.model"));
-  std::vector<std::string> problems;
   EXPECT_EQ(
-      parse_decoder_config(
-          json::parse(read_text_file(request_.out / "config.json")),
-          "",
-          problems),
+      parsed_config(json::parse(read_text_file(request_.out / "config.json"))),
       config_);
   EXPECT_EQ(
       json::parse(read_text_file(request_.out / "generation_config.json")),

@@ -10,6 +10,7 @@
 #include "brigade/base/error.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/safetensors/writer.h"
+#include "tests/support/parsed_config.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/write_tensors.h"
 
@@ -19,8 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 
 DecoderConfig small_config(bool tied) {
-  std::vector<std::string> problems;
-  const DecoderConfig config = parse_decoder_config(
+  return parsed_config(
       {{"model_type", "qwen2"},
        {"vocab_size", 21},
        {"hidden_size", 16},
@@ -28,11 +28,7 @@ DecoderConfig small_config(bool tied) {
        {"num_hidden_layers", 2},
        {"num_attention_heads", 4},
        {"num_key_value_heads", 2},
-       {"tie_word_embeddings", tied}},
-      "",
-      problems);
-  EXPECT_TRUE(problems.empty());
-  return config;
+       {"tie_word_embeddings", tied}});
 }
 
 class PretrainedTest : public ::testing::TestWithParam<bool> {

@@ -18,6 +18,7 @@
 #include "brigade/model/init_weights.h"
 #include "brigade/safetensors/writer.h"
 #include "tests/support/message_of.h"
+#include "tests/support/parsed_config.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/write_tensors.h"
 
@@ -27,13 +28,6 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 using ::testing::HasSubstr;
-
-DecoderConfig parsed(const json& config) {
-  std::vector<std::string> problems;
-  DecoderConfig result = parse_decoder_config(config, "", problems);
-  EXPECT_TRUE(problems.empty()) << problems.front();
-  return result;
-}
 
 json dense(const char* architecture) {
   return {
@@ -57,7 +51,7 @@ class Upcycle : public ::testing::Test {
     write_text_file(dense_ / "config.json", config.dump());
     torch::manual_seed(5);
     std::map<std::string, torch::Tensor> weights;
-    for (const ParameterRow& row : list_parameters(parsed(config)))
+    for (const ParameterRow& row : list_parameters(parsed_config(config)))
       weights[row.name] = torch::randn(row.shape) / 4;
     write_tensors(dense_ / kSafetensorsFile, weights);
   }
@@ -73,7 +67,7 @@ class Upcycle : public ::testing::Test {
 
   static std::shared_ptr<DecoderModel> model_in(const fs::path& path) {
     const DecoderConfig config =
-        parsed(json::parse(read_text_file(path / "config.json")));
+        parsed_config(json::parse(read_text_file(path / "config.json")));
     const auto model = std::make_shared<DecoderModel>(
         std::make_shared<ModelContext>(single_rank_context(config)),
         whole_model(config));
@@ -144,12 +138,13 @@ TEST_F(Upcycle, KeepsOtherKeysOfTheConfigAndSaysWhatItIs) {
   // Three more copies of each MLP, and a router per layer.
   EXPECT_EQ(
       model.parameters,
-      parameter_count(parsed(config)) + 2 * (3 * 3 * 16 * 20 + 4 * 16));
+      parameter_count(parsed_config(config)) + 2 * (3 * 3 * 16 * 20 + 4 * 16));
 }
 
 TEST_F(Upcycle, NamesModelsWithoutCounterpart) {
   const auto error_of = [](const json& config, const UpcycleOptions& options) {
-    return message_of<ConfigError>([&] { upcycled(parsed(config), options); });
+    return message_of<ConfigError>(
+        [&] { upcycled(parsed_config(config), options); });
   };
   EXPECT_THAT(
       error_of(dense("Qwen2ForCausalLM"), {}),

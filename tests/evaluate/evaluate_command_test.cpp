@@ -14,6 +14,7 @@
 #include "brigade/model/decoder_model.h"
 #include "brigade/model/init_weights.h"
 #include "brigade/model_spec/parameter_table.h"
+#include "tests/support/parsed_config.h"
 #include "tests/support/program.h"
 
 namespace brigade {
@@ -80,9 +81,7 @@ class EvaluateCommand : public ::testing::Test {
     config["vocab_size"] = kVocabulary;
     config["max_position_embeddings"] = kPositions;
     config["initializer_range"] = 0.3;
-    std::vector<std::string> problems;
-    const DecoderConfig decoder = parse_decoder_config(config, "", problems);
-    EXPECT_TRUE(problems.empty());
+    const DecoderConfig decoder = parsed_config(config);
     decoder_ = decoder;
     fs::create_directories(folder_ / "tokenizer");
     testing::write_file(

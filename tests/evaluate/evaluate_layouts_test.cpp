@@ -13,6 +13,7 @@
 #include "brigade/generate/inference_config.h"
 #include "brigade/model/init_weights.h"
 #include "brigade/model_spec/parameter_table.h"
+#include "tests/support/parsed_config.h"
 #include "tests/support/program.h"
 #include "tests/support/ranks_as_threads.h"
 
@@ -34,9 +35,7 @@ class EvaluateLayouts : public ::testing::TestWithParam<bool> {
     if (GetParam())
       json = testing::with_experts(json);
     json["initializer_range"] = 0.4;
-    std::vector<std::string> problems;
-    DecoderConfig decoder = parse_decoder_config(json, "", problems);
-    EXPECT_TRUE(problems.empty());
+    DecoderConfig decoder = parsed_config(json);
     model_ = std::make_shared<DecoderModel>(
         std::make_shared<ModelContext>(single_rank_context(decoder)),
         whole_model(decoder));

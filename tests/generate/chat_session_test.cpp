@@ -20,6 +20,7 @@
 #include "brigade/model/init_weights.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/tokenizer/tokenizer.h"
+#include "tests/support/parsed_config.h"
 #include "tests/support/program.h"
 #include "tests/support/ranks_as_threads.h"
 
@@ -76,9 +77,7 @@ class ChatSessions : public ::testing::Test {
     json["initializer_range"] = 0.4;
     json["vocab_size"] = 28 + kSpecial;
     json["max_position_embeddings"] = kPositions;
-    std::vector<std::string> problems;
-    decoder_ = parse_decoder_config(json, "", problems);
-    EXPECT_TRUE(problems.empty());
+    decoder_ = parsed_config(json);
     model_ = std::make_shared<DecoderModel>(
         std::make_shared<ModelContext>(single_rank_context(decoder_)),
         whole_model(decoder_));

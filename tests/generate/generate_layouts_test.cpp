@@ -19,6 +19,7 @@
 #include "brigade/model/init_weights.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/tokenizer/tokenizer.h"
+#include "tests/support/parsed_config.h"
 #include "tests/support/program.h"
 #include "tests/support/ranks_as_threads.h"
 
@@ -41,9 +42,7 @@ class GenerateLayouts : public ::testing::TestWithParam<std::string> {
       json = testing::with_experts(json);
     json["tie_word_embeddings"] = GetParam() == "Tied";
     json["initializer_range"] = 0.4;
-    std::vector<std::string> problems;
-    decoder_ = parse_decoder_config(json, "", problems);
-    EXPECT_TRUE(problems.empty());
+    decoder_ = parsed_config(json);
     model_ = std::make_shared<DecoderModel>(
         std::make_shared<ModelContext>(single_rank_context(decoder_)),
         whole_model(decoder_));

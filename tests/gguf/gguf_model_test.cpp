@@ -17,6 +17,7 @@
 #include "brigade/gguf/writer.h"
 #include "brigade/safetensors/safetensors.h"
 #include "brigade/tokenizer/tokenizer.h"
+#include "tests/support/parsed_config.h"
 #include "tests/support/raw_file.h"
 
 namespace brigade {
@@ -45,10 +46,7 @@ DecoderConfig config_of(const char* architecture, json more = json::object()) {
   if (!is_gemma)
     config.erase("query_pre_attn_scalar");
   config.update(more);
-  std::vector<std::string> problems;
-  const DecoderConfig parsed = parse_decoder_config(config, "", problems);
-  EXPECT_THAT(problems, IsEmpty());
-  return parsed;
+  return parsed_config(config);
 }
 
 // Some numbers per parameter, different in each place.

@@ -18,6 +18,7 @@
 #include "brigade/model/decoder_model.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/safetensors/writer.h"
+#include "tests/support/parsed_config.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/write_tensors.h"
 
@@ -217,9 +218,7 @@ class DecoderReference : public ::testing::TestWithParam<Case> {
  protected:
   // A model that another program saved, as far as Brigade knows.
   void write_model(const json& config) {
-    std::vector<std::string> problems;
-    config_ = parse_decoder_config(config, "", problems);
-    ASSERT_TRUE(problems.empty()) << problems.front();
+    config_ = parsed_config(config);
     write_text_file(folder_ / "config.json", config.dump());
     Tensors weights;
     for (const ParameterRow& param : list_parameters(config_)) {

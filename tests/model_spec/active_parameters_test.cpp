@@ -5,18 +5,12 @@
 #include <nlohmann/json.hpp>
 
 #include "brigade/model_spec/parameter_table.h"
+#include "tests/support/parsed_config.h"
 
 namespace brigade {
 namespace {
 
 using nlohmann::json;
-
-DecoderConfig parse(const json& config) {
-  std::vector<std::string> problems;
-  DecoderConfig parsed = parse_decoder_config(config, "", problems);
-  EXPECT_TRUE(problems.empty()) << problems.front();
-  return parsed;
-}
 
 double millions(int64_t count) {
   return static_cast<double>(count) / 1e6;
@@ -24,7 +18,7 @@ double millions(int64_t count) {
 
 // The figures are transformers', of its models on the meta device.
 TEST(ActiveParameters, AreThoseOfThePublishedModels) {
-  const DecoderConfig mixtral = parse(
+  const DecoderConfig mixtral = parsed_config(
       {{"model_type", "mixtral"},
        {"vocab_size", 32000},
        {"hidden_size", 4096},
@@ -37,7 +31,7 @@ TEST(ActiveParameters, AreThoseOfThePublishedModels) {
   EXPECT_NEAR(millions(parameter_count(mixtral)), 46702.8, 0.05);
   EXPECT_NEAR(millions(active_parameter_count(mixtral)), 12879.9, 0.05);
 
-  const DecoderConfig qwen3 = parse(
+  const DecoderConfig qwen3 = parsed_config(
       {{"model_type", "qwen3_moe"},
        {"vocab_size", 151936},
        {"hidden_size", 2048},
@@ -52,7 +46,7 @@ TEST(ActiveParameters, AreThoseOfThePublishedModels) {
   EXPECT_NEAR(millions(parameter_count(qwen3)), 30532.1, 0.05);
   EXPECT_NEAR(millions(active_parameter_count(qwen3)), 3353.0, 0.05);
 
-  const DecoderConfig qwen2 = parse(
+  const DecoderConfig qwen2 = parsed_config(
       {{"model_type", "qwen2_moe"},
        {"vocab_size", 151936},
        {"hidden_size", 2048},

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "brigade/model_spec/decoder_config.h"
+#include "tests/support/parsed_config.h"
 
 namespace brigade {
 namespace {
@@ -14,8 +15,7 @@ namespace {
 using ::testing::ElementsAre;
 
 std::vector<ParameterRow> qwen2_rows() {
-  std::vector<std::string> problems;
-  const DecoderConfig config = parse_decoder_config(
+  const DecoderConfig config = parsed_config(
       {{"architectures", {"Qwen2ForCausalLM"}},
        {"model_type", "qwen2"},
        {"vocab_size", 100},
@@ -25,10 +25,7 @@ std::vector<ParameterRow> qwen2_rows() {
        {"num_attention_heads", 2},
        {"num_key_value_heads", 1},
        {"max_position_embeddings", 64},
-       {"tie_word_embeddings", false}},
-      "",
-      problems);
-  EXPECT_TRUE(problems.empty());
+       {"tie_word_embeddings", false}});
   return list_parameters(config);
 }
 

@@ -8,16 +8,10 @@
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/planner/model_file.h"
 #include "support.h"
+#include "tests/support/parsed_config.h"
 
 namespace brigade::planner {
 namespace {
-
-DecoderConfig config_of(const nlohmann::json& json) {
-  std::vector<std::string> problems;
-  const DecoderConfig config = parse_decoder_config(json, "", problems);
-  EXPECT_TRUE(problems.empty()) << problems.front();
-  return config;
-}
 
 nlohmann::json small(const char* architecture) {
   return {
@@ -43,7 +37,7 @@ TEST(ModelShape, CountsParametersAsTheModelItself) {
     for (bool tied : {false, true}) {
       nlohmann::json json = small(architecture);
       json["tie_word_embeddings"] = tied;
-      const DecoderConfig config = config_of(json);
+      const DecoderConfig config = parsed_config(json);
       EXPECT_EQ(
           total_parameters(shape_of(config, architecture)),
           parameter_count(config))
@@ -78,7 +72,7 @@ TEST(ModelShape, CountsExpertsAsTheModelItself) {
     }
     if (std::string(architecture).starts_with("Qwen2"))
       json["shared_expert_intermediate_size"] = 40;
-    const DecoderConfig config = config_of(json);
+    const DecoderConfig config = parsed_config(json);
     const ModelShape shape = shape_of(config, architecture);
     EXPECT_EQ(total_parameters(shape), parameter_count(config)) << architecture;
     EXPECT_EQ(active_parameters(shape), active_parameter_count(config))
@@ -100,15 +94,15 @@ TEST(ModelShape, KnowsTheWindowOfEachLayer) {
   nlohmann::json json = small("Gemma2ForCausalLM");
   json["sliding_window"] = 4096;
   EXPECT_EQ(
-      shape_of(config_of(json), "").windows,
+      shape_of(parsed_config(json), "").windows,
       (std::vector<int64_t>{4096, 0, 4096}));
-  EXPECT_EQ(shape_of(config_of(json), "").norms, 4);
+  EXPECT_EQ(shape_of(parsed_config(json), "").norms, 4);
   json = small("MistralForCausalLM");
   json["sliding_window"] = 16;
   EXPECT_EQ(
-      shape_of(config_of(json), "").windows,
+      shape_of(parsed_config(json), "").windows,
       (std::vector<int64_t>{16, 16, 16}));
-  EXPECT_EQ(shape_of(config_of(json), "").norms, 2);
+  EXPECT_EQ(shape_of(parsed_config(json), "").norms, 2);
 }
 
 TEST(ModelShape, CountsLlama3AndGpt2AsPublished) {

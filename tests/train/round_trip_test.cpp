@@ -9,6 +9,7 @@
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/safetensors/folder.h"
 #include "brigade/safetensors/writer.h"
+#include "tests/support/parsed_config.h"
 #include "tests/support/program.h"
 #include "tests/support/train_as_threads.h"
 #include "tests/support/write_tensors.h"
@@ -57,9 +58,7 @@ class RoundTrip : public ::testing::TestWithParam<Model> {
     for (const auto& [name, text] : kFiles)
       testing::write_file(source_ / name, text);
 
-    std::vector<std::string> problems;
-    const DecoderConfig decoder = parse_decoder_config(config_, "", problems);
-    EXPECT_TRUE(problems.empty());
+    const DecoderConfig decoder = parsed_config(config_);
     torch::manual_seed(11);
     const bool is_bf16 = GetParam().dtype == "bfloat16";
     std::map<std::string, torch::Tensor> tensors;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "brigade/config/model_layout.h"
+#include "tests/support/parsed_config.h"
 #include "tests/support/program.h"
 
 namespace brigade {
@@ -11,10 +12,8 @@ namespace {
 // A rank of the pipeline holds several stages: the list is of stages.
 TEST(StageRuntime, RecomputesWhatTheConfigSaysForItsStage) {
   TrainConfig config;
-  std::vector<std::string> problems;
-  config.model.decoder = parse_decoder_config(
-      testing::tiny_run("none")["model"]["config"], "", problems);
-  ASSERT_TRUE(problems.empty());
+  config.model.decoder =
+      parsed_config(testing::tiny_run("none")["model"]["config"]);
   config.model.dtype = ModelDtype::kFloat32;
   config.distributed.dims.pp = 2;
   config.distributed.pp_virtual_stages = 2;
@@ -43,10 +42,8 @@ TEST(StageRuntime, DecaysAllParametersOrMatricesAlone) {
   for (const WeightDecayOn which :
        {WeightDecayOn::kAll, WeightDecayOn::kMatrices}) {
     TrainConfig config;
-    std::vector<std::string> problems;
-    config.model.decoder = parse_decoder_config(
-        testing::tiny_run("none")["model"]["config"], "", problems);
-    ASSERT_TRUE(problems.empty());
+    config.model.decoder =
+        parsed_config(testing::tiny_run("none")["model"]["config"]);
     config.training.weight_decay = 0.5;
     config.training.weight_decay_on = which;
     const ProcessMesh mesh({}, 0, nullptr);

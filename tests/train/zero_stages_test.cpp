@@ -9,6 +9,7 @@
 #include "brigade/run/weight_units.h"
 #include "brigade/sharding/sharded_weights.h"
 #include "brigade/train/stage_runtime.h"
+#include "tests/support/parsed_config.h"
 #include "tests/support/program.h"
 #include "tests/support/ranks_as_threads.h"
 #include "tests/support/train_as_threads.h"
@@ -111,10 +112,8 @@ TEST(WeightUnits, AreOnePerLayerAndTheTwoEnds) {
 
 TEST(ZeroStage3, HoldsTheWeightsOfTwoUnits) {
   TrainConfig config;
-  std::vector<std::string> problems;
-  config.model.decoder = parse_decoder_config(
-      testing::tiny_run("none")["model"]["config"], "", problems);
-  ASSERT_TRUE(problems.empty());
+  config.model.decoder =
+      parsed_config(testing::tiny_run("none")["model"]["config"]);
   config.distributed.zero_stage = 3;
   config.distributed.dims.dp = 2;
   testing::run_ranks_with_store(2, [&](int rank, const StorePtr& store) {
