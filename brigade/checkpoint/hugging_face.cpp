@@ -8,8 +8,8 @@
 
 #include "brigade/base/check.h"
 #include "brigade/base/error.h"
+#include "brigade/checkpoint/param_parts.h"
 #include "brigade/checkpoint/torch_dtype.h"
-#include "brigade/param/param.h"
 
 namespace brigade {
 namespace {
@@ -78,6 +78,18 @@ void load_weights(
   const FolderWeights weights(folder, expected);
   for (const State& part : parts)
     weights.read(part);
+}
+
+void load_pretrained(
+    const std::filesystem::path& folder,
+    const DecoderConfig& decoder,
+    std::span<const Param> params) {
+  std::vector<State> parts;
+  for (const Param& param : params) {
+    if (param.row->stored_in != StoredIn::kAdapter)
+      parts.push_back(part_of("", param, param.tensor));
+  }
+  load_weights(SafetensorsFolder(folder), list_parameters(decoder), parts);
 }
 
 std::string dtype_of_config(const nlohmann::json& config) {

@@ -9,12 +9,15 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "brigade/checkpoint/hugging_face_names.h"
 #include "brigade/checkpoint/tensor_part.h"
+#include "brigade/model_spec/decoder_config.h"
 #include "brigade/model_spec/parameter_table.h"
+#include "brigade/param/param.h"
 #include "brigade/safetensors/folder.h"
 
 namespace brigade {
@@ -69,6 +72,14 @@ void load_weights(
     const SafetensorsFolder& folder,
     const std::vector<ParameterRow>& expected,
     const std::vector<State>& parts);
+
+// Fills `params`, except an adapter's, from the safetensors of `folder`, which
+// must be those of the whole model `decoder` (on every rank, whatever part it
+// holds): model.init "pretrained". Padding is zeroed.
+void load_pretrained(
+    const std::filesystem::path& folder,
+    const DecoderConfig& decoder,
+    std::span<const Param> params);
 
 // The dtype in which the model of a config.json is computed and exported:
 // "bfloat16" where it says so, else "float32". float16 has no kernels on CPUs;

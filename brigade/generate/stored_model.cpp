@@ -7,7 +7,6 @@
 #include "brigade/base/error.h"
 #include "brigade/checkpoint/hugging_face.h"
 #include "brigade/checkpoint/param_parts.h"
-#include "brigade/checkpoint/pretrained.h"
 #include "brigade/checkpoint/verify.h"
 #include "brigade/comm/self_communicator.h"
 #include "brigade/config/model_layout.h"

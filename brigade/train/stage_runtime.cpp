@@ -8,7 +8,7 @@
 
 #include "brigade/base/check.h"
 #include "brigade/base/error.h"
-#include "brigade/checkpoint/pretrained.h"
+#include "brigade/checkpoint/hugging_face.h"
 #include "brigade/model/init_weights.h"
 #include "brigade/model_spec/adapter.h"
 #include "brigade/ops/adamw.h"

@@ -1,4 +1,4 @@
-#include "brigade/checkpoint/pretrained.h"
+#include "brigade/checkpoint/hugging_face.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
