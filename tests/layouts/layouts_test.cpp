@@ -24,20 +24,25 @@ using testing::Arguments;
 
 struct Tolerances {
   double loss = 2e-5;
-  double tensor = 1e-4;
+  double gradient = 1e-4;
+  double weight = 1e-4;
 };
 
 Tolerances tolerances(const LayoutCase& layout) {
   // What one rank's two kernel sets differ by, without any layout, is 3e-2 for
   // gradients of magnitudes and 9e-2 for B, which begins at zero.
   if (layout.dtype == "bfloat16" && layout.adapter_form.starts_with("dora"))
-    return {2e-2, 2e-1};
+    return {2e-2, 2e-1, 2e-1};
   if (layout.dtype == "bfloat16")
-    return {2e-2, 2e-2};
-  // Of 90,000 choices one may be between experts that tie but for last bits,
-  // whose gradients that token changes.
+    return {2e-2, 2e-2, 2e-2};
+  // One of some ten thousand choices may be between experts that tie but for
+  // last bits, whose gradients that token changes: which one, and in which
+  // layout, depends on the processor.
   if (layout.steps > 6)
-    return {.tensor = 5e-3};
+    return {.gradient = 5e-3, .weight = 5e-3};
+  if (layout.model.starts_with("mixtral") ||
+      layout.model.find("moe") != std::string::npos)
+    return {.weight = 5e-3};
   return {};
 }
 
@@ -62,13 +67,13 @@ std::string complaint(
   // Written so that a NaN is a complaint.
   if (!(errors.loss <= allowed.loss))
     text += fmt::format("{}: losses differ by {:.1e}\n", name, errors.loss);
-  if (!(errors.gradient <= allowed.tensor))
+  if (!(errors.gradient <= allowed.gradient))
     text += fmt::format(
         "{}: the gradient of {} differs by {:.1e} of its norm\n",
         name,
         errors.gradient_name,
         errors.gradient);
-  if (!(errors.weight <= allowed.tensor))
+  if (!(errors.weight <= allowed.weight))
     text += fmt::format(
         "{}: the weight {} differs by {:.1e} of its norm\n",
         name,
