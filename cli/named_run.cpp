@@ -21,12 +21,12 @@ using nlohmann::json;
 
 // FOLDER/<step> with the highest step.
 std::optional<fs::path> newest_in(const fs::path& folder) {
-  std::optional<fs::path> newest;
-  for (const CheckpointEntry& entry : brigade::list_checkpoints(folder)) {
-    if (has_file(entry.directory / kManifestFile))
-      newest = entry.directory;
+  auto entries = brigade::list_checkpoints(folder);
+  for (; !entries.empty(); entries.pop_back()) {
+    if (has_file(entries.back().directory / kManifestFile))
+      return entries.back().directory;
   }
-  return newest;
+  return std::nullopt;
 }
 
 json read_json(const fs::path& path) {

@@ -4,18 +4,27 @@
 #include <set>
 #include <utility>
 
-#include "brigade/base/utf8.h"
 #include "brigade/tokenizer/unicode.h"
 
 namespace brigade::jinja {
 namespace {
 
-// The code point at `at`; for a lone byte its value. Sets its length.
+// The code point at `at`, a surrogate's too ('\ud83d' in a template is one
+// character, as in Python); for a lone byte its value. Sets its length.
 char32_t read_code_point(std::string_view text, size_t at, size_t& length) {
-  const Utf8Step step = utf8_step(text, at);
-  length = step.valid ? step.length : 1;
-  return step.valid ? utf8_code_point(text, at)
-                    : static_cast<unsigned char>(text[at]);
+  const auto byte = [&](size_t i) {
+    return static_cast<unsigned char>(text[at + i]);
+  };
+  const unsigned char first = byte(0);
+  length = first < 0xC0 ? 1 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
+  if (length == 1 || at + length > text.size()) {
+    length = 1;
+    return first;
+  }
+  char32_t value = first & (0xFFU >> (length + 1));
+  for (size_t i = 1; i < length; ++i)
+    value = value << 6 | (byte(i) & 0x3FU);
+  return value;
 }
 
 }  // namespace

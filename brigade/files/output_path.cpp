@@ -105,10 +105,11 @@ void check_writable(const fs::path& named) {
     return;
   }
   const std::string tried = fmt::format("{}.tmp-{}", path.string(), ::getpid());
-  const Descriptor descriptor(
+  Descriptor descriptor(
       ::open(tried.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, S_IRUSR | S_IWUSR));
   if (!descriptor.is_open())
     throw_output("write", path);
+  descriptor.close();
   ::unlink(tried.c_str());
 }
 

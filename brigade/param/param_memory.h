@@ -96,12 +96,12 @@ using FlatMemoryPtr = std::shared_ptr<FlatMemory>;
 class ParamMemory {
  public:
   // `plan` of `params`, which outlive this object and of which those that train
-  // come first; each learns its place (Param::main_grad). With kMove holds their
-  // values and makes them views of it. All buckets of one dtype (with sharding
-  // of weights of one dtype and unit) lie side by side in one piece of memory:
-  // linear() makes one product of neighbours. With kParameters what is not owned
-  // is released then. With kLeaveAlone there is memory of gradients alone.
-  // Gradients are zero.
+  // come first; each learns its place (Param::main_grad). With kMove holds
+  // their values and makes them views of it. All buckets of one dtype (with
+  // sharding of weights of one dtype and unit) lie side by side in one piece of
+  // memory: linear() makes one product of neighbours. With kParameters what is
+  // not owned is released then. With kLeaveAlone there is memory of gradients
+  // alone. Gradients are zero.
   ParamMemory(
       const BucketPlan& plan,
       std::span<Param> params,
