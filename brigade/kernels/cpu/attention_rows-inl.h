@@ -110,7 +110,7 @@ void scatter_rows(
     const float* other = nullptr;
     if constexpr (!std::is_null_pointer_v<Addend>)
       other = addend.at(batch, token - begin, head);
-    const auto plus_other = [other](VF value, auto get, size_t i) HWY_ATTR {
+    const auto plus_other = [=](VF value, auto get, size_t i) HWY_ATTR {
       if constexpr (std::is_null_pointer_v<Addend>)
         return value;
       else

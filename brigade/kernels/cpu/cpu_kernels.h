@@ -11,6 +11,7 @@
 
 namespace brigade::ops {
 
+// Overrides every function: none is left to ATen.
 class CpuKernels final : public KernelSet {
  public:
   const char* name() const override { return "cpu"; }
