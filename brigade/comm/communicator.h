@@ -143,7 +143,7 @@ class Communicator {
   // before it believes them.
   virtual void throw_if_failed() {}
 
-  // The latest launches, oldest first.
+  // The latest launches, oldest first; until the next one.
   const std::deque<CollectiveRecord>& records() const { return records_; }
   void clear_records() { records_.clear(); }
   int64_t launches() const { return sequence_number_; }

@@ -18,8 +18,8 @@ struct RmsNormFormula {
   double weight_offset;  // 1 in models that learn the difference from 1
 
   // Implicit: most models have no offset.
-  RmsNormFormula(double eps, double weight_offset = 0)  // NOLINT
-      : eps(eps), weight_offset(weight_offset) {}
+  RmsNormFormula(double epsilon, double offset = 0)  // NOLINT
+      : eps(epsilon), weight_offset(offset) {}
 };
 
 // x: [.., C]; weight: [C]. Returns [.., C] of x's dtype.

@@ -61,9 +61,11 @@ struct ModelShape {
                                                 : LayerMlp::kOne;
   }
   // Of these layers.
-  int layers_with(LayerMlp mlp, const LayerRange& among) const;
+  int layers_with(LayerMlp kind, const LayerRange& among) const;
   // Of all.
-  int layers_with(LayerMlp mlp) const { return layers_with(mlp, {0, layers}); }
+  int layers_with(LayerMlp kind) const {
+    return layers_with(kind, {0, layers});
+  }
   // 2 with a gate, else 1: [F, C] matrices beside the one of shape [C, F].
   int64_t up_matrices() const { return mlp == MlpKind::kGated ? 2 : 1; }
 };
