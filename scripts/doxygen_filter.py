@@ -78,7 +78,7 @@ def declaration_end(lines, begin):
 
 def is_declaration(line):
     return line.strip() and not re.match(
-        r"\s*(//|#|\}|(public|private|protected):|namespace\b|using namespace\b)",
+        r"\s*(//|#(?!define\b)|\}|(public|private|protected):|namespace\b|using namespace\b)",
         line)
 
 

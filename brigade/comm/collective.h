@@ -26,6 +26,7 @@ enum class Collective {
   kRecv,
   kBarrier,
 };
+// As messages and records call them.
 template <>
 inline constexpr std::array kChoices<Collective>{
     Choice{Collective::kAllReduce, "all_reduce"},

@@ -145,6 +145,7 @@ class Communicator {
 
   // The latest launches, oldest first; until the next one.
   const std::deque<CollectiveRecord>& records() const { return records_; }
+  // Forgets them.
   void clear_records() { records_.clear(); }
   int64_t launches() const { return sequence_number_; }
 

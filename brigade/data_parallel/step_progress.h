@@ -49,6 +49,7 @@ class StepProgress {
   }
   // A backward has reached the parameter, or it is ready.
   void set(int param, ReadyState state) { of(param).state = state; }
+  // What the step knows of a parameter.
   ParamStep& of(int param) { return steps_[static_cast<size_t>(param)]; }
   std::span<const Param> params() const { return params_; }
   // kReady, as the next of the order.

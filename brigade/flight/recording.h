@@ -19,6 +19,7 @@ enum class FlightState {
   kFinished,
   kFailed,
 };
+// As recordings and their tables call them.
 template <>
 inline constexpr std::array kChoices<FlightState>{
     Choice{FlightState::kUnderWay, "under way"},
