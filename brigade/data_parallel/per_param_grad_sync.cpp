@@ -38,7 +38,6 @@ class PerParamGradSync : public GradSync {
  private:
   torch::Tensor& grad_of(size_t i) { return params()[i].tensor.mutable_grad(); }
   torch::Tensor sum_of(size_t i) { return memory_->main_grad(int(i)); }
-
   // The sum becomes what .grad() is, whatever a user made of it.
   void take(size_t i) {
     torch::Tensor& grad = grad_of(i);
