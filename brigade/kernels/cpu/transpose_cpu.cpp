@@ -123,13 +123,21 @@ bool transpose_tiles(
 #endif
 }
 
+void weave(
+    const uint16_t* even,
+    const uint16_t* odd,
+    int64_t numel,
+    uint16_t* to) {
+  interleave(even, odd, numel, to);
+}
+
 }  // namespace brigade::ops::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace brigade::ops {
 namespace {
-HWY_EXPORT(interleave);
+HWY_EXPORT(weave);
 HWY_EXPORT(transpose_tiles);
 HWY_EXPORT(transpose_words_simd);
 }  // namespace
@@ -178,7 +186,7 @@ void transpose_in_strips(
       const int64_t width = std::min(kStrip, columns - column);
       for (int64_t pair = 0; pair < pairs; ++pair) {
         const uint16_t* even = from + (row + 2 * pair) * from_stride + column;
-        HWY_DYNAMIC_DISPATCH(interleave)
+        HWY_DYNAMIC_DISPATCH(weave)
         (even, even + from_stride, width, woven + pair * 2 * kStrip);
       }
       if (to_stride % 2 == 0 && reinterpret_cast<uintptr_t>(to) % 4 == 0) {
