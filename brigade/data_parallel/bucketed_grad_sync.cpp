@@ -84,11 +84,7 @@ BucketedGradSync::BucketedGradSync(
       order_is_final_(options.order != BucketOrder::kObserved) {
   const auto scale_of = [this](int param) { return mean_scale_of(param); };
   const HandoverParts parts{
-      this->params(),
-      *memory_,
-      scale_of,
-      [this] { return mean_scale(); },
-      progress_};
+      *memory_, scale_of, [this] { return mean_scale(); }, progress_};
   handover_ = options_.handover == GradHandover::kMainGrad
                   ? make_main_grad_handover(parts)
                   : make_param_dtype_handover(parts);

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "brigade/data_parallel/grad_sync_options.h"
 #include "brigade/data_parallel/step_progress.h"

@@ -18,7 +18,6 @@
 #include <memory>
 #include <span>
 #include <utility>
-#include <vector>
 
 #include "brigade/data_parallel/step_progress.h"
 #include "brigade/data_parallel/wrapped_params.h"
@@ -41,8 +40,7 @@ enum class GradClearing { kNone, kAll, kSome };
 
 // What a hand-over works on, which outlives it.
 struct HandoverParts {
-  std::span<const Param> params;  // those that train; may be regrouped
-  ParamMemory& memory;            // their main_grads
+  ParamMemory& memory;  // their main_grads
   // What a mean multiplies a parameter's sum over ranks with in this step; 1
   // for a sum.
   std::function<double(int param)> mean_scale_of;
@@ -88,7 +86,7 @@ class Handover {
  protected:
   explicit Handover(HandoverParts parts) : parts_(std::move(parts)) {}
 
-  std::span<const Param> params() const { return parts_.params; }
+  std::span<const Param> params() const { return parts_.progress.params(); }
   ParamMemory& memory() const { return parts_.memory; }
   // The parameter's .grad, by its place in params().
   torch::Tensor& grad_of(int param) const {

@@ -20,11 +20,9 @@ class MainGradHandover : public Handover {
     if (divides_gradients(memory().sharding()))
       return true;
     settle(param);
-    const double share =
-        (memory().sharding() == Sharding::kNone
-             ? given_scale_ * factor_of(param) / (mean_scale_of(param) * ranks)
-             : 1.0) /
-        factor_of(param);
+    const double share = memory().sharding() == Sharding::kNone
+                             ? given_scale_ / (mean_scale_of(param) * ranks)
+                             : 1.0 / factor_of(param);
     if (share == 1.0)
       return true;
     if (has_fused_) {
@@ -61,8 +59,8 @@ class MainGradHandover : public Handover {
   // Whoever read the last step's gradients has cleared them.
   void seal_missing(int param) override { settle(param); }
 
-  void give(int param, GradUse /*use*/) override {
-    given_scale_ = mean_scale_of(param) / factor_of(param);
+  void give(int /*param*/, GradUse /*use*/) override {
+    given_scale_ = mean_scale();
     MainGradHandover::note_untouched();
   }
 

@@ -132,9 +132,9 @@ void SparseHandover::reduce_group(
 
 std::unique_ptr<SparseHandover> make_sparse_handover(HandoverParts parts) {
   const bool is_any_sparse = std::any_of(
-      parts.params.begin(), parts.params.end(), [](const Param& param) {
-        return param.has_sparse_gradient;
-      });
+      parts.progress.params().begin(),
+      parts.progress.params().end(),
+      [](const Param& param) { return param.has_sparse_gradient; });
   return is_any_sparse ? std::make_unique<SparseHandover>(std::move(parts))
                        : nullptr;
 }

@@ -51,6 +51,7 @@ class StepProgress {
   void set(int param, ReadyState state) { of(param).state = state; }
   // What the step knows of a parameter.
   ParamStep& of(int param) { return steps_[static_cast<size_t>(param)]; }
+  // Those that train; may be regrouped.
   std::span<const Param> params() const { return params_; }
   // kReady, as the next of the order.
   void make_ready(int param) {

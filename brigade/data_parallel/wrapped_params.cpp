@@ -229,7 +229,6 @@ WrappedParams::WrappedParams(
   for (Param& param : params) {
     if (param.group.ranks == nullptr)
       param.group.ranks = all;
-    param.flat_weight.reset();  // of another wrap
     param.dtype = param.tensor.scalar_type();
     param.cut.shape = param.tensor.sizes().vec();
     // What is frozen has no gradient.

@@ -138,9 +138,7 @@ void check_has_rate(
 Optimizer::Optimizer(
     std::vector<OptimizerGroup> groups,
     const OptimizerOptions& options)
-    : groups_(std::move(groups)),
-      options_(options),
-      kernels_(options.adamw.kernels) {
+    : groups_(std::move(groups)), options_(options) {
   const torch::NoGradGuard no_grad;
   for (OptimizerGroup& group : groups_) {
     group.weight = group.weight.detach();
@@ -281,7 +279,9 @@ std::vector<State> Optimizer::float_states(
   for (State& state : result) {
     if (state.scales.defined())
       state = {
-          state.name, ops::decode_blocks(state.tensor, state.scales, kernels_)};
+          state.name,
+          ops::decode_blocks(
+              state.tensor, state.scales, options_.adamw.kernels)};
     else if (is_narrow(state))
       state.tensor = state.tensor.to(torch::kFloat);
   }
@@ -296,7 +296,8 @@ void Optimizer::with_float_states(
   for (size_t i = 0; i < states.size(); ++i) {
     const State& kept = range.states[i];
     if (kept.scales.defined())
-      ops::encode_blocks(states[i].tensor, kept.tensor, kept.scales, kernels_);
+      ops::encode_blocks(
+          states[i].tensor, kept.tensor, kept.scales, options_.adamw.kernels);
     else if (is_narrow(kept))
       keep_rounded(range, kept, states[i].tensor);
   }
@@ -326,7 +327,7 @@ void Optimizer::keep_rounded(
         state.tensor.narrow(0, begin - range.begin, numel),
         {.key = mix_bits(key + static_cast<uint64_t>(range.step)),
          .index = index},
-        kernels_);
+        options_.adamw.kernels);
   }
 }
 
@@ -459,7 +460,8 @@ void Optimizer::hide_averages() {
 torch::Tensor Optimizer::squared_gradients() const {
   torch::Tensor sum;
   for (const OptimizerGroup& group : groups_) {
-    const auto part = ops::sum_of_squares(group.main_grad, kernels_);
+    const auto part =
+        ops::sum_of_squares(group.main_grad, options_.adamw.kernels);
     sum = sum.defined() ? sum + part : part;
   }
   return sum;

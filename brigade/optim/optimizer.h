@@ -252,7 +252,6 @@ class Optimizer {
   std::vector<OptimizerGroup> groups_;
   OptimizerOptions options_;
   std::vector<std::vector<State>> states_;  // by group
-  ops::Kernels kernels_;
   int64_t steps_ = 0;
   std::vector<int64_t> weights_versions_;  // by group: FlatMemory's
   std::vector<State>

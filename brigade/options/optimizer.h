@@ -69,7 +69,7 @@ struct ScheduleFreeOptions {
 // The options of each kind; only those of `kind` count.
 struct OptimizerOptions {
   OptimizerKind kind = OptimizerKind::kAdamW;
-  AdamWOptions adamw;  // of Muon and of schedule-free AdamW too
+  AdamWOptions adamw;  // of Muon and schedule-free AdamW too; kernels: of all
   MuonOptions muon;
   SgdOptions sgd;
   ScheduleFreeOptions schedule_free;

@@ -145,6 +145,8 @@ ParamMemory::ParamMemory(
           [](const Param& param) { return param.tensor.requires_grad(); }))),
       place_(place),
       sharding_(sharding) {
+  for (Param& param : params_)
+    param.flat_weight.reset();  // of another memory
   lay_out(plan);
 }
 

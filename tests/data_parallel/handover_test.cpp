@@ -25,7 +25,6 @@ struct HandedOver {
   }
   HandoverParts parts() {
     return {
-        params,
         *memory,
         [this](int) { return mean_scale; },
         [this] { return mean_scale / factor; },
