@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "brigade/base/error.h"
+#include "brigade/base/utf8.h"
 #include "brigade/data/teacher_file.h"
 #include "cli/commands.h"
 #include "cli/torch_commands.h"
@@ -118,8 +119,7 @@ std::string quoted(const std::string& text, size_t max_bytes) {
   // Not in the middle of a character.
   if (text.size() > max_bytes) {
     size_t cut = result.size();
-    while (cut > 1 &&
-           (static_cast<unsigned char>(result[cut - 1]) & 0xC0) == 0x80)
+    while (cut > 1 && is_utf8_continuation(result[cut - 1]))
       --cut;
     if (cut > 1 && (static_cast<unsigned char>(result[cut - 1]) & 0x80) != 0)
       --cut;

@@ -35,9 +35,7 @@ void inspect_json(
 void inspect_folder(
     const std::filesystem::path& folder,
     const InspectArguments& arguments);
-
 // A checkpoint, a folder of numbered ones, or a run folder.
-bool is_checkpoint(const std::filesystem::path& folder);
 void inspect_checkpoint(
     const std::filesystem::path& folder,
     const InspectArguments& arguments);

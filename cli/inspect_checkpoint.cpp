@@ -194,15 +194,6 @@ std::vector<int64_t> steps_beside(const fs::path& directory) {
 
 }  // namespace
 
-bool is_checkpoint(const fs::path& folder) {
-  try {
-    find_checkpoint_directory(folder);
-    return true;
-  } catch (const DataError&) {
-    return false;
-  }
-}
-
 void inspect_checkpoint(
     const fs::path& folder,
     const InspectArguments& arguments) {

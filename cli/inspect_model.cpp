@@ -18,6 +18,7 @@
 #include "brigade/safetensors/safetensors.h"
 #include "cli/inspect.h"
 #include "cli/inspect_tensors.h"
+#include "cli/named_run.h"
 
 namespace brigade::cli {
 namespace {
@@ -234,7 +235,7 @@ void inspect_json(const fs::path& file, const InspectArguments& arguments) {
 }
 
 void inspect_folder(const fs::path& folder, const InspectArguments& arguments) {
-  if (is_checkpoint(folder))
+  if (find_checkpoint(folder))
     return inspect_checkpoint(folder, arguments);
   bool is_known = false;
   const auto heading = [&](const fs::path& file) {

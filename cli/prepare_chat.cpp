@@ -70,7 +70,7 @@ void add_chat_options(CLI::App& command, ChatArguments& arguments) {
           "--too-long",
           arguments.too_long,
           "What becomes of a conversation with more")
-      ->check(one_of({"skip", "cut", "refuse"}))
+      ->check(one_of(choice_texts<TooLong>()))
       ->capture_default_str();
   command
       .add_option(

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "brigade/base/error.h"
+#include "brigade/base/utf8.h"
 #include "brigade/chat/record.h"
 
 namespace brigade {
@@ -175,8 +176,7 @@ size_t common_bytes(const std::string& chosen, const std::string& rejected) {
       chosen.begin(), chosen.end(), rejected.begin(), rejected.end());
   auto common = static_cast<size_t>(differ.first - chosen.begin());
   const auto is_inside_character = [&](const std::string& text) {
-    return common < text.size() &&
-           (static_cast<unsigned char>(text[common]) & 0xC0) == 0x80;
+    return common < text.size() && is_utf8_continuation(text[common]);
   };
   while (common > 0 &&
          (is_inside_character(chosen) || is_inside_character(rejected)))

@@ -16,8 +16,6 @@ using ops::AttentionGradients;
 using ops::AttentionOptions;
 using ops::AttentionResult;
 using torch::Tensor;
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
 
 constexpr const char* kOp = "ring_attention";
 constexpr int kBlockTag = 1;

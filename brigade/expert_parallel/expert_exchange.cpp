@@ -1,7 +1,5 @@
 #include "brigade/expert_parallel/expert_exchange.h"
 
-#include <torch/csrc/autograd/custom_function.h>
-
 #include <tuple>
 #include <utility>
 
@@ -13,7 +11,6 @@
 namespace brigade {
 
 using torch::Tensor;
-using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 // What is under way between two calls, or in backward, in the opposite

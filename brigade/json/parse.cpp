@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "brigade/base/utf8.h"
+
 namespace brigade {
 namespace {
 
@@ -112,7 +114,7 @@ std::string show_json(const json& value) {
   if (text.size() > kMaxShownBytes) {
     size_t end = kMaxShownBytes - 3;
     // Not in the middle of a UTF-8 character.
-    while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80)
+    while (end > 0 && is_utf8_continuation(text[end]))
       --end;
     text = text.substr(0, end) + "...";
   }

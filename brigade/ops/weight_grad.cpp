@@ -12,9 +12,6 @@
 namespace brigade::ops {
 namespace {
 
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-
 struct Accumulating : OnceDifferentiable<Accumulating> {
   static constexpr const char* kName = "WeightGrad::kAccumulate";
 

@@ -32,7 +32,7 @@ struct PassTime {
   PassTime& operator+=(const PassTime& other);
 };
 
-// A part of PassTime, for whoever lists or adds up all of them.
+// A part of PassTime, for code that lists or adds up all of them.
 struct PassPart {
   double PassTime::*seconds;
   const char* name;   // "tp"

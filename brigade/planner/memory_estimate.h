@@ -28,7 +28,7 @@ struct MemoryParts {
   double total() const;
 };
 
-// A part of MemoryParts, for whoever lists or adds up all of them.
+// A part of MemoryParts, for code that lists or adds up all of them.
 struct MemoryPart {
   double MemoryParts::*bytes;
   const char* name;

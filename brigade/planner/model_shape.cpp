@@ -59,10 +59,10 @@ ModelShape gpt_shape(const GptSizes& sizes, const std::string& name) {
       .dropout = true};
 }
 
-int ModelShape::layers_with(LayerMlp wanted, const LayerRange& among) const {
+int ModelShape::layers_with(LayerMlp kind, const LayerRange& among) const {
   int count = 0;
   for (int layer = among.begin; layer < among.end; ++layer)
-    count += mlp_of(layer) == wanted ? 1 : 0;
+    count += mlp_of(layer) == kind ? 1 : 0;
   return count;
 }
 

@@ -1,7 +1,5 @@
 #include "brigade/report/planned_schedule.h"
 
-#include <string>
-
 #include "brigade/base/error.h"
 #include "brigade/report/run_record.h"
 #include "brigade/schedule/make_schedule.h"

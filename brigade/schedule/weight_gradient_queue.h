@@ -32,7 +32,6 @@ class WeightGradientQueue {
       work();
   }
 
-  bool deferring() const { return deferring_; }
   void start_deferring() { deferring_ = true; }
   // Ends deferring and hands over what was added since it started.
   std::vector<Work> take() {

@@ -1,7 +1,5 @@
 #include "brigade/tensor_parallel/input_region.h"
 
-#include <torch/csrc/autograd/custom_function.h>
-
 #include <utility>
 #include <vector>
 
@@ -12,8 +10,6 @@
 namespace brigade {
 
 using torch::Tensor;
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
 
 // Between start() and the region's own backward: the collective under way.
 //   idle --launch()--> under way --finish()--> idle

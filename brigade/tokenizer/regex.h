@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "brigade/base/utf8.h"
+
 namespace brigade {
 
 class JsonNode;
@@ -71,7 +73,7 @@ void for_each_match(
   const auto next_character = [&](size_t at) {
     do
       ++at;
-    while (at < text.size() && (text[at] & 0xC0) == 0x80);
+    while (at < text.size() && is_utf8_continuation(text[at]));
     return at;
   };
   while (offset <= text.size() && regex.find(text, offset, scratch, match)) {

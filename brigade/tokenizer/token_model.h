@@ -15,7 +15,7 @@
 
 namespace brigade {
 
-// What one thread needs to tokenize. Each model has its own kind.
+// What one thread needs to tokenize; a model may derive a kind with more.
 struct ModelScratch {
   virtual ~ModelScratch() = default;
   WordCache cache;

@@ -19,14 +19,15 @@ class WordPieceModel : public TokenModel {
   explicit WordPieceModel(const JsonNode& node);
 
   std::unique_ptr<ModelScratch> make_scratch() const override;
-  void encode(
-      std::string_view text,
-      ModelScratch& scratch,
-      std::vector<int32_t>& ids) const override;
   const Vocabulary& vocabulary() const override { return vocabulary_; }
   std::string summary() const override { return "WordPiece"; }
 
  private:
+  void encode(
+      std::string_view text,
+      ModelScratch& scratch,
+      std::vector<int32_t>& ids) const override;
+
   const std::string file_;
   const Vocabulary vocabulary_;
   const std::string prefix_;

@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -16,8 +15,6 @@
 
 namespace brigade {
 namespace {
-
-namespace fs = std::filesystem;
 
 DecoderConfig small_config(bool tied) {
   return parsed_config(

@@ -12,6 +12,7 @@
 #include "brigade/base/error.h"
 #include "brigade/wrap/data_parallel.h"
 #include "tests/data_parallel/pseudo_random.h"
+#include "tests/support/message_of.h"
 #include "tests/support/ranks_as_threads.h"
 
 namespace brigade {
@@ -262,35 +263,27 @@ TEST(ParameterGroups, NamesParametersThatCannotBeStepped) {
       make_world_of_one(),
       grouped_options(Sharding::kNone),
       {.ignore = {"head.bias"}});
-  const auto error_of = [](const auto& body) -> std::string {
-    try {
-      body();
-    } catch (const ConfigError& error) {
-      return error.what();
-    }
-    return "nothing was thrown";
-  };
   const std::vector<torch::Tensor> first = {net->first->weight};
   EXPECT_THAT(
-      error_of([&] {
+      message_of<ConfigError>([&] {
         owned_parameters(
             model.sync(),
             {OptimizerParamGroup(first), OptimizerParamGroup(first)});
       }),
       HasSubstr("'first.weight' is in parameter groups 0 and 1"));
   EXPECT_THAT(
-      error_of(
+      message_of<ConfigError>(
           [&] { make_adamw(model.sync(), {{.params = {net->head->bias}}}); }),
       HasSubstr("parameter group 0 has a parameter of shape [3] that is not "
                 "synchronised"));
   AdamW of_two = make_adamw(
       model.sync(), {{.params = first}, {.params = {net->norm->weight}}});
   EXPECT_THAT(
-      error_of([&] { of_two.step(std::vector<double>{0.1}); }),
+      message_of<ConfigError>([&] { of_two.step(std::vector<double>{0.1}); }),
       HasSubstr("1 learning rates, but 'bucket"));
   EXPECT_EQ(of_two.steps(), 0);
   EXPECT_THAT(
-      error_of([&] { model.step_in_backward(of_two, 0.1); }),
+      message_of<ConfigError>([&] { model.step_in_backward(of_two, 0.1); }),
       HasSubstr("lacks 'first.bias'"));
 }
 

@@ -10,6 +10,7 @@
 #include "brigade/base/error.h"
 #include "brigade/wrap/data_parallel.h"
 #include "tests/data_parallel/pseudo_random.h"
+#include "tests/support/message_of.h"
 #include "tests/support/ranks_as_threads.h"
 
 namespace brigade {
@@ -228,14 +229,6 @@ TEST(StepInBackward, AnOptimizerOfSomeParametersAloneIsRefused) {
 }
 
 TEST(StepInBackward, RefusesOptimizersThatCannotStepInBackward) {
-  const auto error_of = [](const auto& body) -> std::string {
-    try {
-      body();
-    } catch (const ConfigError& error) {
-      return error.what();
-    }
-    return "nothing was thrown";
-  };
   const auto main_grad = [](auto... set) {
     GradSyncOptions options;
     options.handover = GradHandover::kMainGrad;
@@ -246,18 +239,19 @@ TEST(StepInBackward, RefusesOptimizersThatCannotStepInBackward) {
     DataParallel model(make_stepped_net(), make_world_of_one());
     torch::optim::LBFGS lbfgs(model->parameters());
     EXPECT_THAT(
-        error_of([&] { model.step_in_backward(lbfgs); }), HasSubstr("LBFGS"));
+        message_of<ConfigError>([&] { model.step_in_backward(lbfgs); }),
+        HasSubstr("LBFGS"));
   }
   {
     DataParallel model(make_stepped_net(), make_world_of_one(), main_grad());
     torch::optim::SGD sgd(model->parameters(), 0.1);
     EXPECT_THAT(
-        error_of([&] { model.step_in_backward(sgd); }),
+        message_of<ConfigError>([&] { model.step_in_backward(sgd); }),
         HasSubstr("handover = GradHandover::kParamDtype"));
     DataParallel other(make_stepped_net(), make_world_of_one(), main_grad());
     AdamW of_other = make_adamw(other.sync(), 0.0);
     EXPECT_THAT(
-        error_of([&] { model.step_in_backward(of_other, 0.1); }),
+        message_of<ConfigError>([&] { model.step_in_backward(of_other, 0.1); }),
         HasSubstr("make_adamw(model.sync(), ...)"));
   }
   {
@@ -267,7 +261,8 @@ TEST(StepInBackward, RefusesOptimizersThatCannotStepInBackward) {
         }));
     AdamW optimizer = make_adamw(model.sync(), 0.0);
     EXPECT_THAT(
-        error_of([&] { model.step_in_backward(optimizer, 0.1); }),
+        message_of<ConfigError>(
+            [&] { model.step_in_backward(optimizer, 0.1); }),
         HasSubstr("order = kObserved"));
   }
   DataParallel model(
@@ -276,7 +271,7 @@ TEST(StepInBackward, RefusesOptimizersThatCannotStepInBackward) {
       }));
   AdamW optimizer = make_adamw(model.sync(), 0.0);
   EXPECT_THAT(
-      error_of([&] { model.step_in_backward(optimizer, 0.1); }),
+      message_of<ConfigError>([&] { model.step_in_backward(optimizer, 0.1); }),
       HasSubstr("sharding = optimizer"));
 }
 

@@ -20,8 +20,6 @@
 namespace brigade {
 namespace {
 
-namespace fs = std::filesystem;
-
 constexpr int64_t kLength = 16;
 // Whose embedding in "infinite" is not finite.
 constexpr int64_t kInfiniteToken = 255;

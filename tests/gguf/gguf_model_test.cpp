@@ -28,7 +28,6 @@ using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 DecoderConfig config_of(const char* architecture, json more = json::object()) {
   json config = {

@@ -14,8 +14,6 @@
 namespace brigade {
 namespace {
 
-namespace fs = std::filesystem;
-
 // RFC 3720, B.4.
 TEST(Crc32c, IsThatOfTheRfc) {
   EXPECT_EQ(crc32c("123456789"), 0xe3069283U);

@@ -9,7 +9,6 @@
 #include <torch/types.h>
 
 #include <cstring>
-#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -25,7 +24,6 @@
 namespace brigade {
 namespace {
 
-namespace fs = std::filesystem;
 using nlohmann::json;
 
 // Another implementation: a script, and an interpreter that can run it.

@@ -2,7 +2,6 @@
 // JSON path.
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -16,7 +15,6 @@
 namespace brigade {
 namespace {
 
-namespace fs = std::filesystem;
 using Json = nlohmann::json;
 using Ids = std::vector<int32_t>;
 

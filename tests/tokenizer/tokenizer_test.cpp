@@ -206,30 +206,5 @@ TEST_F(TokenizerTest, TextThatIsNotUtf8IsRefusedWithItsOffset) {
       "0xE9 at offset 3"));
 }
 
-TEST(Utf8, ValidPrefixStopsAtTheFirstIllFormedByte) {
-  EXPECT_EQ(valid_utf8_prefix("plain ascii text"), 16U);
-  EXPECT_EQ(valid_utf8_prefix("eight by\xC3\xA9"), 10U);
-  EXPECT_EQ(valid_utf8_prefix("ab\xC0\x80"), 2U);         // overlong
-  EXPECT_EQ(valid_utf8_prefix("a\xED\xA0\x80"), 1U);      // surrogate
-  EXPECT_EQ(valid_utf8_prefix("a\xF4\x90\x80\x80"), 1U);  // > U+10FFFF
-  EXPECT_EQ(valid_utf8_prefix("a\xE2\x82"), 1U);          // truncated
-  for (const char32_t c :
-       {U'\0',
-        U'a',
-        U'\x7F',
-        U'\x80',
-        U'\x7FF',
-        U'\x800',
-        U'\xFFFD',
-        U'\x10000',
-        U'\x10FFFF'}) {
-    std::string text;
-    append_utf8(text, c);
-    EXPECT_EQ(valid_utf8_prefix(text), text.size());
-    EXPECT_EQ(utf8_code_point(text, 0), c);
-    EXPECT_EQ(utf8_length(text[0]), text.size());
-  }
-}
-
 }  // namespace
 }  // namespace brigade

@@ -17,6 +17,7 @@
 #include "brigade/kernels/cpu/product.h"
 #include "brigade/kernels/cpu/tile_product.h"
 #include "brigade/ops/linear.h"
+#include "tests/support/message_of.h"
 
 namespace brigade::ops {
 namespace {
@@ -292,26 +293,18 @@ TEST(Linear, OfWholeTilesIsThatOfProducts) {
 TEST(Linear, SaysWhichOperandsDoNotFit) {
   const Tensor weight = bf16({96, 64});
   Tensor weight_grad = torch::zeros({96, 64});
-  const auto message = [](const auto& call) -> std::string {
-    try {
-      call();
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "no error";
-  };
   EXPECT_THAT(
-      message([&] {
+      message_of<Error>([&] {
         linear_backward_input(bf16({64, 128}), weight);
       }),
       ::testing::HasSubstr("[64, 128]"));
   EXPECT_THAT(
-      message([&] {
+      message_of<Error>([&] {
         linear_backward_weight(bf16({32, 96}), bf16({64, 64}), weight_grad);
       }),
       ::testing::HasSubstr("[32, 96]"));
   EXPECT_THAT(
-      message([&] {
+      message_of<Error>([&] {
         linear_backward_weight(bf16({64, 96}), bf16({64, 32}), weight_grad);
       }),
       ::testing::HasSubstr("[64, 32]"));
