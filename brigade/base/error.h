@@ -33,7 +33,8 @@ class Error : public std::runtime_error {
   ExitCode code_;
 };
 
-// The user's config or command line; found before any process group exists.
+// The user's config or command line, found before any process group exists
+// where it can be; or a call of the library that does not fit its state.
 // Carries every problem found, not only the first.
 class ConfigError : public Error {
  public:

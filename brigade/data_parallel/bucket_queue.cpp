@@ -128,7 +128,7 @@ void Bucket::abandon() {
   try {
     work_->wait();
   } catch (const std::exception&) {
-    // Reported to whoever waited for it; its memory is written again.
+    // Reported to the caller that waited for it; its memory is written again.
   }
   work_.reset();
   state_ = BucketState::kReduced;

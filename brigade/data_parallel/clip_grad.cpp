@@ -19,8 +19,8 @@ std::vector<std::pair<torch::Tensor, const ParamGroup*>> gradients_of(
   sync.check_are_reduced(function);
   std::vector<std::pair<torch::Tensor, const ParamGroup*>> gradients;
   if (sync.options().handover == GradHandover::kMainGrad) {
-    // With versions of their own: see GradSync::throw_if_kept(), for which
-    // clipped gradients are not cleared ones.
+    // With versions of their own: see HandedGradients::throw_if_kept(), for
+    // which clipped gradients are not cleared ones.
     for (const FlatSegment& segment : sync.segments())
       gradients.emplace_back(
           segment.owned_main_grad().variable_data(), &segment.group);

@@ -51,7 +51,7 @@ class HookMemory {
   std::map<std::string, torch::Tensor> restored_;  // by KIND.PARAMETER
 };
 
-// Shared by a hook and whoever saves what it keeps.
+// Shared by a hook and the code that saves what it keeps.
 using HookMemoryPtr = std::shared_ptr<HookMemory>;
 
 // As int8_hook() and powersgd_hook(). `memory` holds, of each parameter:

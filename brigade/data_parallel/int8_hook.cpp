@@ -11,7 +11,7 @@
 namespace brigade {
 namespace {
 
-// Of one bucket, from step to step.
+// Error feedback of one bucket, kept from step to step.
 struct RoundedBucket : KeptOfBucket {
   RoundedBucket(const BucketView& bucket, Communicator& communicator)
       : ranges(ranges_of(bucket)), errors(torch::zeros_like(bucket.main_grad)) {

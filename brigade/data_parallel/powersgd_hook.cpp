@@ -59,7 +59,7 @@ void make_orthonormal(torch::Tensor p) {
   }
 }
 
-// Of one bucket, from step to step.
+// Error feedback of one bucket, kept from step to step.
 class FactoredBucket : public KeptOfBucket {
  public:
   FactoredBucket(const BucketView& bucket, int64_t rank)
@@ -120,7 +120,7 @@ class FactoredBucket : public KeptOfBucket {
       torch::addmm_out(
           part.error, part.gradient, part.p_sent, part.q_sent.t(), 1, -1);
     }
-    // An infinity must not stay for ever.
+    // An infinity must not stay.
     if (!errors_.sum().isfinite().item<bool>())
       errors_.zero_();
     return second_.numel() == 0 ? make_completed_work()

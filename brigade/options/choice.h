@@ -1,5 +1,5 @@
 // The names of an enum's values, one table per enum: config keys, messages and
-// files use them. An enum that users choose from specialises kChoices beside
+// files use them. An enum whose values have names specialises kChoices beside
 // its definition; to_string(), parsing, ranges in messages and docs follow.
 //
 // PURE.

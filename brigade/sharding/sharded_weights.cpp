@@ -221,7 +221,7 @@ void ShardedWeights::drop_works(Unit& each) {
     try {
       work->wait();
     } catch (const std::exception&) {
-      // Reported to whoever waited for it.
+      // Reported to the caller that waited for it.
     }
   }
   each.works.clear();

@@ -95,7 +95,7 @@ class ShardedWeights {
   // Whether it is the one in use.
   bool is_current(int unit) const { return std::get<1>(place_) == unit; }
 
-  // Between use and use, for whoever cannot throw: the next throw_if_failed()
+  // Between use and use, for code that cannot throw: the next throw_if_failed()
   // throws `error`.
   void fail_later(std::exception_ptr error);
   // See fail_later().

@@ -47,8 +47,8 @@ std::vector<std::string> kept_names(
     const std::vector<std::string>& names);
 
 // Throws ConfigError naming a parameter that trains and that the module, which
-// is wrapped, did not have when this was made. Does nothing of a scripted one,
-// whose layers stay.
+// is wrapped, did not have when this was made. Empty for a scripted one, whose
+// layers stay.
 std::function<void()> make_check_of_layers(const ModuleRef& module);
 
 // Whether forward is collective, because a part is a SyncBatchNorm.

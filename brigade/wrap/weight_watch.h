@@ -1,7 +1,7 @@
 // Notices that an operation of libtorch is about to read weights of
 // Sharding::kParameters, whatever code of whatever module called it, in forward
 // and in backward (there through views that autograd saved), and has their unit
-// gathered.
+// gathered: what the pre-forward and pre-backward hooks of PyTorch's FSDP do.
 //
 // It observes the dispatcher (at::RecordFunction) and sees the operations of
 // libtorch and those of brigade/ops; kernels that are called otherwise are not
