@@ -1,5 +1,5 @@
-// Whether ranks describe alike what they are about to do, one "name: value" per
-// line.
+// Checks that all ranks give the same description of what they are about to do,
+// one "name: value" per line.
 #pragma once
 
 #include <cstddef>

@@ -7,8 +7,8 @@ namespace brigade {
 
 namespace {
 
-// The thread that waits for `work` calls `then` afterwards, without autograd.
-// It computes on tensors of `device`.
+// Makes the thread that waits for `work` call `then` afterwards, without
+// autograd. `then` computes on tensors of `device`.
 WorkPtr
 followed_by(WorkPtr work, torch::Device device, std::function<void()> then) {
   return join_works(
@@ -22,8 +22,8 @@ followed_by(WorkPtr work, torch::Device device, std::function<void()> then) {
        .reduced_bytes = {}});
 }
 
-// Reduces a bucket with 16 bits per element sent. Gradients that are cut
-// over ranks are never averaged before.
+// Reduces a bucket with 16 bits per element sent. The mean has not divided
+// sharded gradients before (BucketView::is_averaged).
 WorkPtr scatter_rounded(
     const BucketView& bucket,
     Communicator& communicator,

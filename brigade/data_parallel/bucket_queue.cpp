@@ -149,7 +149,7 @@ BucketQueue::BucketQueue(
     ParamMemory& memory,
     const GradSyncOptions& options)
     : memory_(&memory), hook_(options.hook) {
-  // Those of 16-bit weights are divided as they are handed over.
+  // Gradients of 16-bit weights are divided when they are handed over.
   const bool is_divided_first = options.reduction == Reduction::kMean &&
                                 options.handover == GradHandover::kParamDtype;
   for (size_t b = 0; b < plan.buckets.size(); ++b) {

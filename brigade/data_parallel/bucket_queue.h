@@ -24,8 +24,9 @@ enum class BucketState { kFilling, kFull, kReducing, kReduced };
 // A Bucket is one flat gradient buffer reduced by one collective.
 //   kFilling --last mark_ready()--> kFull --launch()--> kReducing
 //     --wait() or abandon()--> kReduced --reset()--> kFilling
-// One thread at a time: backward's (of a GPU's parameters: autograd's for that
-// device), or between backwards and at the step's end the trainer's.
+// Used by one thread at a time: backward's (for parameters on a GPU: autograd's
+// thread for that device) or, between backwards and at the step's end, the
+// trainer's.
 class Bucket {
  public:
   // `view` holds the flat, zeroed main_grad and the parameters' names.
@@ -33,7 +34,8 @@ class Bucket {
 
   // One more parameter of this bucket is ready; the last one makes it full.
   void mark_ready();
-  // Precondition: full, and all before it in plan order were launched.
+  // Precondition: it is full, and all buckets before it in plan order were
+  // launched.
   void launch(const BucketHook& hook, Communicator& communicator);
   // Launches whatever it holds, for a rank that shadows the others.
   void launch_as_is(const BucketHook& hook, Communicator& communicator);
@@ -41,7 +43,8 @@ class Bucket {
   void wait();
   // Whether wait() would not block.
   bool is_reduced();
-  // Waits for what is under way, whatever becomes of it: its step is given up.
+  // Waits for the reduction under way and ignores its errors: the step is given
+  // up.
   void abandon();
   // Precondition: not reducing.
   void reset();
@@ -49,10 +52,11 @@ class Bucket {
   BucketState state() const { return state_; }
   const PlannedBucket& plan() const { return plan_; }
   const torch::Tensor& main_grad() const { return view_.main_grad; }
-  // On a device with streams: as the host launched and waited, until
-  // note_times().
+  // On a device with streams these are the host's times of launch and wait,
+  // until note_times().
   const BucketTiming& timing() const { return timing_; }
-  // The times of the last wait() on the device itself, once it has come so far.
+  // Writes the device's own times of the last wait(), once the device has
+  // reached it.
   void note_times(BucketTiming& timing) const;
 
  private:
@@ -65,7 +69,7 @@ class Bucket {
   StreamTrail writers_;  // of main_grad, since the last launch
   WorkPtr work_;
   BucketTiming timing_;
-  // On a device with streams, of the last step.
+  // The times of the last step, on a device with streams.
   struct DeviceTimes {
     StreamMark ready;
     StreamMark wait_begin;
@@ -77,10 +81,11 @@ class Bucket {
 
 // The buckets of a step, in plan order.
 //
-// One thread at a time, as a Bucket. mark_ready() runs on backward's, and on
-// the trainer's for gradients that were marked by hand (GradSync::mark_ready())
-// or that backward left (GradSync::finish()). Where gradients are divided it
-// waits for the bucket kWindow before.
+// Used by one thread at a time, as a Bucket. mark_ready() runs on backward's
+// thread, and on the trainer's for gradients that were marked by hand
+// (GradSync::mark_ready()) or that backward did not reach (GradSync::finish()).
+// If gradients are divided (ZeRO-2, ZeRO-3), it waits for the bucket kWindow
+// before.
 class BucketQueue {
  public:
   // `memory` was laid out by `plan` and outlives this object.
@@ -89,11 +94,11 @@ class BucketQueue {
       ParamMemory& memory,
       const GradSyncOptions& options);
 
-  // A parameter's gradient is final: launches its bucket and those behind it
-  // that are full, once all before it were launched.
+  // A parameter's gradient is final: launches its bucket and the full ones
+  // behind it, once all before it were launched.
   void mark_ready(int param);
-  // Launches all that were not launched yet as they are: on a rank that shadows
-  // the others, or whose micro-batch is over.
+  // Launches all buckets that were not launched yet, as they are: on a rank
+  // that shadows the others, or at the end of a micro-batch.
   void launch_rest();
   // Waits for everything that was launched, and hands it to
   // ParamMemory::take_reduced(); one timing per bucket. Throws
@@ -101,23 +106,23 @@ class BucketQueue {
   std::vector<BucketTiming> wait();
   // See Bucket::note_times().
   void note_times(std::vector<BucketTiming>& timings) const;
-  // Waits for what is under way, whatever becomes of it.
+  // Waits for the reductions under way and ignores their errors.
   void abandon();
   // Whether a bucket was launched and its reduction is over.
   bool is_reduced(size_t bucket);
-  // Whether kWindow buckets behind it were launched, which is at the same place
-  // of backward on all ranks.
+  // Whether kWindow buckets behind it were launched, which happens at the same
+  // place of backward on all ranks.
   bool is_behind(size_t bucket) const {
     return bucket + kWindow < next_to_launch_;
   }
-  // Waits for one bucket, as wait() does for all.
+  // Waits for one bucket as wait() does for all.
   void settle(size_t bucket);
-  // For the next step. Precondition: nothing is under way.
+  // Prepares for the next step. Precondition: no reduction is under way.
   void reset();
 
  private:
-  // Where gradients are sharded: so many buckets are under way at once, and the
-  // memory of those before them is free again.
+  // The number of buckets that are under way at once if gradients are sharded;
+  // the memory of those before them is free again.
   static constexpr size_t kWindow = 2;
 
   Communicator& group_of(size_t bucket) const {

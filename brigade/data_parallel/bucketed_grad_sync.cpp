@@ -198,8 +198,8 @@ void BucketedGradSync::at_backward_end() {
   if (phase_ != Phase::kReducing ||
       options_.finish != FinishMode::kAtEndOfBackward)
     return;
-  // Otherwise a further backward may bring the rest: losses of parts of the
-  // graph.
+  // Otherwise a further backward may bring the rest, as with a loss per part of
+  // the graph.
   const bool is_counting =
       options_.reach == GraphReach::kAsInFirstStep && progress_.is_first_step();
   const bool all_ready =
@@ -210,8 +210,9 @@ void BucketedGradSync::at_backward_end() {
     begin_use();
 }
 
-// kAsInFirstStep: one that is reached less often than in the first step keeps
-// the step waiting, while an optimizer would find this rank's own gradients.
+// kAsInFirstStep: a parameter that is reached less often than in the first step
+// keeps the step waiting, while an optimizer would read this rank's own
+// gradients.
 void BucketedGradSync::throw_if_stepped_early() {
   if (options_.reach != GraphReach::kAsInFirstStep ||
       options_.finish != FinishMode::kAtEndOfBackward ||
@@ -221,7 +222,7 @@ void BucketedGradSync::throw_if_stepped_early() {
   throw ConfigError(fmt::format(
       "[data_parallel] weights were stepped while the last step still waited "
       "for gradients of {}: its backward reached them less often than the one "
-      "of the first step, but reach = kAsInFirstStep takes all for alike",
+      "of the first step, but reach = kAsInFirstStep expects the same in all",
       progress_.names_of(ReadyState::kAccumulated)));
 }
 
@@ -287,8 +288,8 @@ void BucketedGradSync::follow_reduced_buckets() {
   }
 }
 
-// In a backward: all its parameters have gradients on this rank, so that their
-// use need not be agreed on.
+// Called in a backward: all parameters of the bucket have gradients on this
+// rank, so that ranks need not agree on their use.
 void BucketedGradSync::step_bucket(size_t bucket) {
   std::vector<int> given;
   for (const RunPart& slot : plan_.buckets[bucket].slots) {
@@ -376,8 +377,8 @@ void BucketedGradSync::seal_what_is_missing() {
   }
 }
 
-// By parameter: whether some rank of its group has a gradient of it. Empty: all
-// do.
+// Returns by parameter whether some rank of its group has a gradient of it;
+// empty if all do.
 std::vector<int64_t> BucketedGradSync::agree_on_used() {
   if (!zeros_count())
     return {};
@@ -388,8 +389,8 @@ void BucketedGradSync::adopt_observed_order() {
   if (order_is_final_)
     return;
   order_is_final_ = true;
-  // All ranks must plan alike, so all take the order of the first that has one:
-  // a rank without data in this step has none.
+  // All ranks must make the same plan, so all take the order of the first rank
+  // that has one: a rank without data in this step has none.
   const int source =
       uneven_inputs_.first_rank_with_data(!progress_.ready_order().empty());
   const auto order =
@@ -437,8 +438,8 @@ void BucketedGradSync::reset() {
   // memory is written again.
   buckets_->abandon();
   buckets_->reset();
-  // A step that was given up may have left its gathers behind. After a finished
-  // one, the forward of the next has its weights already.
+  // A step that was given up may have left gathers under way. After a finished
+  // step, the next forward may have gathered its weights already.
   if (sharded_weights() && phase_ != Phase::kFinished)
     sharded_weights()->abandon();
   progress_.reset();
@@ -486,7 +487,8 @@ int BucketedGradSync::join() {
   return last;
 }
 
-// The others' launches with zeros, and what they agree on after them.
+// Launches what the others launch, with zeros, and takes part in their
+// agreements after it.
 void BucketedGradSync::shadow_step() {
   memory_->zero_main_grads();
   buckets_->launch_rest();
@@ -508,7 +510,8 @@ void BucketedGradSync::throw_if_missing() const {
 }
 
 void BucketedGradSync::throw_ready_twice(int param) const {
-  // The last step still waits: a further backward might have completed it.
+  // The last step still waits for gradients: a further backward might have
+  // completed it.
   const bool is_incomplete = options_.finish == FinishMode::kAtEndOfBackward &&
                              !end_of_backward_.is_awaited();
   if (is_incomplete)

@@ -1,12 +1,13 @@
 // GradSync with one collective per bucket: buckets fill during backward and are
 // launched in plan order, whatever order they fill in, while backward goes on.
 //
-// With sharding the collective leaves each rank the sum of its range alone.
-// Where gradients are divided (Sharding::kGradients, kParameters) every
-// micro-batch is reduced: a round. Its buckets are emptied while backward goes
-// on. With kParameters ShardedWeights has the weights.
+// With sharding (ZeRO) the collective leaves each rank the sum of its range
+// alone. If gradients are divided (ZeRO-2: Sharding::kGradients, ZeRO-3:
+// kParameters), every micro-batch is reduced, in a round of its own, and its
+// buckets are emptied while backward goes on. With kParameters ShardedWeights
+// has the weights.
 //
-// What it is made of: WrappedParams (alike on all ranks), ParamMemory (flat),
+// Its parts are WrappedParams (the same on all ranks), ParamMemory (flat),
 // Handover (.grad and main_grad), BucketQueue (one collective each),
 // UnevenInputs (ranks without data), GradHooks (autograd).
 #pragma once
@@ -28,12 +29,12 @@ namespace brigade {
 class BucketStep {
  public:
   virtual ~BucketStep() = default;
-  // One optimizer step begins, in which each parameter comes once.
+  // An optimizer step begins, in which each parameter is stepped once.
   virtual void begin() = 0;
   // Steps `params` (of GradSync::params(), in memory order) of a segment, whose
-  // gradients are reduced and handed over, and drops their gradients. On the
-  // thread of backward, which no longer reads them, or on the one that waits
-  // for the step's end.
+  // gradients are reduced and handed over, and drops their gradients. Called on
+  // the thread of backward, which no longer reads them, or on the one that
+  // waits for the step's end.
   virtual void step(size_t segment, const std::vector<int>& params) = 0;
 };
 // Null: the optimizer steps after backward.
@@ -50,29 +51,31 @@ class BucketedGradSync : public GradSync {
 
   void reset() override;
   void drop_cleared_gradients() override;
-  // On a device with streams: by its own clock, once the host has waited for
-  // it; ready_ns are the host's.
+  // On a device with streams the times are by its own clock, once the host has
+  // waited for it; ready_ns are the host's.
   const SyncReport& report() const override;
 
-  // What steps parameters as soon as their gradients are reduced, from the next
-  // step on; null: nothing, .grad stays for an optimizer. Between backwards.
-  // Throws ConfigError with sharding.
+  // From the next step on, `step` steps parameters as soon as their gradients
+  // are reduced; null: nothing does, .grad stays for an optimizer. Called
+  // between backwards. Throws ConfigError with sharding.
   void set_bucket_step(BucketStepPtr step);
   // Calls about reductions that are over while backward still runs.
   struct Follower {
-    // As a step's last backward begins: whether it wants to know.
+    // Called as a step's last backward begins; returns whether is_reduced() is
+    // to be called in it.
     std::function<bool()> begins;
-    // On backward's thread, each segment in order; those that end after backward
-    // are left out. On a device with streams, and where collectives are checked,
-    // at the same place among the launches on all ranks.
+    // Called on backward's thread with each segment in order, except those
+    // whose reduction ends after backward. On a device with streams, and where
+    // collectives are checked, it is called at the same place among the
+    // launches on all ranks.
     std::function<void(size_t segment)> is_reduced;
   };
-  // From the next step on, in place of an earlier one. Between backwards.
+  // Replaces the follower from the next step on. Called between backwards.
   void follow(Follower follower) { follower_ = std::move(follower); }
-  // Ranks with different numbers of steps: called on every rank before the
-  // first one. From then on every step begins by counting the ranks that have
-  // data. Throws ConfigError with sharding, and where parameters have several
-  // groups.
+  // Allows ranks to have different numbers of steps: called on every rank
+  // before the first one. From then on every step begins by counting the ranks
+  // that have data. Throws ConfigError with sharding, and if parameters have
+  // several groups.
   void allow_uneven_inputs(const UnevenInputsOptions& options);
   // Collective: this rank has no more data. Takes part in the others' steps
   // with zeros until no rank has data; then every rank gets the parameters of
@@ -91,7 +94,7 @@ class BucketedGradSync : public GradSync {
                                                           : GradPart::kFurther;
   }
 
-  // From GradHooks.
+  // Called by GradHooks.
   void before_accumulate(int param, Arrival arrival);
   void after_accumulate(int param);
   void at_backward_end();
@@ -102,11 +105,12 @@ class BucketedGradSync : public GradSync {
   void keep_gradients() override;
   void begin_reducing();
   void wait_and_hand_over();
-  // Of a micro-batch that is not the step's last: see divides_gradients().
+  // Ends a micro-batch that is not the step's last: see divides_gradients().
   void end_round();
   void throw_if_stepped_early();
 
-  // Whether this is the last of the backwards that reach a parameter. Counts.
+  // Counts one more backward that reaches a parameter; returns whether it is
+  // the last.
   bool is_last_reach(int param);
   void launch_ready(int param);
   void launch_bucket_of(int param);
@@ -136,7 +140,8 @@ class BucketedGradSync : public GradSync {
   std::unique_ptr<GradHooks> hooks_;  // last: gone before what it calls
 };
 
-// `sync`, which must be bucketed for what `function` does; ConfigError otherwise.
+// Returns `sync`, which must be bucketed for what `function` does; otherwise
+// throws ConfigError.
 BucketedGradSync& as_bucketed(GradSync& sync, const char* function);
 
 }  // namespace brigade

@@ -12,15 +12,16 @@
 namespace brigade {
 namespace {
 
-// What an optimizer of this rank reads, and over which ranks it was reduced.
+// The gradients that an optimizer of this rank reads, and over which ranks each
+// was reduced.
 std::vector<std::pair<torch::Tensor, const ParamGroup*>> gradients_of(
     const GradSync& sync,
     const char* function) {
   sync.check_are_reduced(function);
   std::vector<std::pair<torch::Tensor, const ParamGroup*>> gradients;
   if (sync.options().handover == GradHandover::kMainGrad) {
-    // With versions of their own: see HandedGradients::throw_if_kept(), for
-    // which clipped gradients are not cleared ones.
+    // These tensors have versions of their own:
+    // HandedGradients::throw_if_kept() must not take clipping for clearing.
     for (const FlatSegment& segment : sync.segments())
       gradients.emplace_back(
           segment.owned_main_grad().variable_data(), &segment.group);
@@ -46,7 +47,7 @@ std::vector<std::pair<torch::Tensor, const ParamGroup*>> gradients_of(
 
 double clip_grad_norm(GradSync& sync, double max_norm) {
   const torch::NoGradGuard no_grad;
-  // No change of a user's: see GradSync::check_before_step().
+  // Must not count as a user's change: see GradSync::check_before_step().
   const at::DisableRecordFunctionGuard unobserved;
   const auto gradients = gradients_of(sync, "clip_grad_norm");
   const torch::Device device = sync.all_ranks()->options().device;

@@ -1,5 +1,5 @@
-// Clipping by the norm of all gradients and by value, whatever a rank holds of
-// them: what clip_grad_norm_() and clip_grad_value_() of torch::nn::utils are
+// Gradient clipping by norm and by value, whatever part of the gradients a rank
+// holds: what clip_grad_norm_() and clip_grad_value_() of torch::nn::utils do
 // for a module that is not wrapped.
 #pragma once
 
@@ -8,22 +8,22 @@
 namespace brigade {
 
 // The 2-norm of the step's gradients (with Reduction::kMean of their mean) over
-// all parameters; where it is larger than `max_norm`, gradients are scaled down
-// to it. After finish(), before the optimizer. With sharding, and where
-// parameters have groups of their own, collective over all ranks, an all-reduce
-// of 8 bytes: each rank has a part of the sum. Throws ConfigError
-// where no gradient is left, as after an optimizer that stepped in backward.
-// Not finite when a gradient is not; then all of them become NaN, as with
+// all parameters; if it is larger than `max_norm`, gradients are scaled down to
+// it. Called after finish() and before the optimizer. With sharding, and if
+// parameters have groups of their own, it is collective over all ranks, an
+// all-reduce of 8 bytes: each rank has a part of the sum. Throws ConfigError if
+// no gradient is left, as after an optimizer that stepped in backward. The norm
+// is not finite when a gradient is not; then all gradients become NaN, as with
 // PyTorch.
 double clip_grad_norm(GradSync& sync, double max_norm);
 
-// What gradients of such a norm are multiplied with: 1 up to `max_norm`; not
-// finite with a norm that is NaN.
+// The factor that gradients of this norm are multiplied with: 1 up to
+// `max_norm`; not finite if the norm is NaN.
 double clip_factor(double norm, double max_norm);
 
-// Each of the step's gradients (with Reduction::kMean each mean) is limited to
-// [-max_value, max_value]. When to call it and what it throws are as above; no
-// communication.
+// Limits each of the step's gradients (with Reduction::kMean each mean) to
+// [-max_value, max_value]. Called at the same time as clip_grad_norm(), and
+// throws the same; no communication.
 void clip_grad_value(GradSync& sync, double max_value);
 
 }  // namespace brigade

@@ -1,4 +1,5 @@
-// What the hooks that keep errors from step to step have in common.
+// Shared by the hooks with error feedback: they keep what compression loses and
+// add it to the next step's gradients.
 #pragma once
 
 #include <c10/core/Storage.h>
@@ -14,20 +15,20 @@
 
 namespace brigade {
 
-// Throws ConfigError naming the hook where only a part of the bucket's sum is
-// asked for, since errors are of whole buckets, or where the bucket is not in
-// the host's memory, in which gradients are compressed.
+// Throws ConfigError naming the hook if only a part of the bucket's sum is
+// asked for, since errors are of whole buckets, or if the bucket is not in the
+// host's memory, in which gradients are compressed.
 void check_can_compress(const BucketView& bucket, const char* hook);
 
 // Where a parameter's gradient begins in its bucket, in elements.
 int64_t offset_in_bucket(const BucketView& bucket, size_t param);
 
 // A hook's states, by bucket. One hook may serve several models, also those of
-// ranks that are threads; a bucket that was planned anew has a new state.
+// ranks that are threads; a newly planned bucket has a new state.
 template <typename State>
 class StateOfBuckets {
  public:
-  // make(): a std::shared_ptr<State>.
+  // make() returns a std::shared_ptr<State>.
   template <typename Make>
   std::shared_ptr<State> of(const BucketView& bucket, const Make& make) {
     const std::lock_guard lock(mutex_);

@@ -61,7 +61,7 @@ constexpr bool runs_tensor_hooks_first() {
   };
 }
 
-// Does nothing: autograd keeps it with the tensor.
+// A hook that does nothing, which autograd keeps with the tensor.
 class OwnerMark : public torch::autograd::FunctionPreHook {
  public:
   explicit OwnerMark(std::shared_ptr<const FlatMemory> owner)
@@ -92,7 +92,7 @@ class OnCapture : public Capture::GradCaptureHook {
   std::function<void(const torch::Tensor&)> on_gradient_;
 };
 
-// Another name in libtorch 2.
+// The member has another name in libtorch 2.
 template <typename AnyCapture>
 void add_hook(
     AnyCapture& capture,
@@ -105,15 +105,15 @@ void add_hook(
 
 }  // namespace
 
-// A parameter and its hooks. Two are on autograd's accumulator, which runs for
-// gradients that are added to .grad alone; the tensor's, which runs for
-// torch::autograd::grad() too in libtorch 2, notices that torch::load() has
-// made the accumulator anew.
+// A parameter and its hooks. Two hooks are on autograd's accumulator, which
+// runs only for gradients that are added to .grad; the third is on the tensor,
+// where it runs for torch::autograd::grad() too in libtorch 2, and notices that
+// torch::load() has led to a new accumulator.
 struct GradHooks::Attached {
   torch::Tensor param;
   int index = 0;
-  // Autograd itself holds it weakly: without this it would be made anew, and
-  // our hook with the old one lost.
+  // Autograd itself holds it weakly: without this it would be replaced by a new
+  // one, and our hook lost.
   ops::NodePtr accumulator;
   const torch::autograd::FunctionPreHook* before = nullptr;
   uintptr_t after_key = 0;
@@ -185,7 +185,7 @@ void GradHooks::find_new_accumulators(Attached& attached) {
   if (runs_tensor_hooks_first<torch::autograd::Node>())
     return;
   // The engine has looked for this node's hooks already, so that the end of
-  // this backward calls after(). The others' are in time.
+  // this backward calls after(). For other nodes the new hook is in time.
   callbacks_.before(attached.index, Arrival::kGradient);
   attached.is_owed = true;
   at_end_of_backward([this, &attached] {
@@ -240,7 +240,7 @@ std::shared_ptr<const FlatMemory> owner_of(const torch::Tensor& tensor) {
 void at_end_of_backward(std::function<void()> callback) {
   torch::autograd::Engine::get_default_engine().queue_callback(
       [callback = std::move(callback)] {
-        // Of a nested backward: wait on in the one around it.
+        // This was a nested backward: wait for the end of the one around it.
         if (ops::NestedBackward::is_active()) {
           ops::NestedBackward::at_end(
               [callback] { at_end_of_backward(callback); });

@@ -1,7 +1,7 @@
 // Calls back when autograd has handled a parameter's gradient. The only file
 // that touches AccumulateGrad.
 //
-// For each parameter and each backward that reaches it:
+// The calls for each parameter and each backward that reaches it:
 //   before(i)  the incoming gradient is complete, .grad is as it was
 //   after(i)   AccumulateGrad has added it to .grad (or has done nothing,
 //              when a fused op added it to main_grad itself)
@@ -34,15 +34,16 @@ enum class Arrival {
 
 class GradHooks {
  public:
-  // Called on the thread of backward, around the accumulation of a gradient.
+  // Called on the thread of backward before and after the accumulation of a
+  // gradient.
   struct Callbacks {
     std::function<void(int param, Arrival arrival)> before;
     std::function<void(int param)> after;
   };
 
-  // Precondition: has_grad_hooks() of none of them.
+  // Precondition: has_grad_hooks() is false for all of them.
   GradHooks(std::span<const Param> params, Callbacks callbacks);
-  // Removes the hooks. Not during a backward.
+  // Removes the hooks. Not called during a backward.
   ~GradHooks();
   GradHooks(const GradHooks&) = delete;
   GradHooks& operator=(const GradHooks&) = delete;
@@ -59,51 +60,54 @@ class GradHooks {
   std::list<Attached> attached_;  // hooks refer to its elements
 };
 
-// Gives a leaf other data, also of another dtype, in place of its own: as
-// set_data(), but autograd's accumulator and with it the hooks and the dtype in
-// which gradients arrive stay those of the leaf. Returns the accumulator, which
-// lives as long as somebody holds it.
+// Replaces the data of a leaf, also by data of another dtype, as set_data()
+// does, but keeps the leaf's accumulator and with it the hooks and the dtype in
+// which gradients arrive. Returns the accumulator, which lives as long as
+// somebody holds it.
 ops::NodePtr stand_in_for_data(torch::Tensor& leaf, const torch::Tensor& data);
 
 // Whether a parameter's module is wrapped.
 bool has_grad_hooks(const torch::Tensor& param);
 
-// Notes which flat memory a leaf of OwnedLeaves is a view of, on the
-// tensor itself: so it is known of an optimizer whose DataParallel is gone, or
-// is another one. Once for each leaf.
+// Notes on the tensor itself which flat memory a leaf of OwnedLeaves is a view
+// of, so that it is known even if the optimizer's DataParallel is gone, or is
+// another one. Called once for each leaf.
 void set_owner(
     const torch::Tensor& leaf,
     std::shared_ptr<const FlatMemory> owner);
-// Null for a tensor that is no such leaf.
+// The memory that set_owner() noted; null for a tensor that is no such leaf.
 std::shared_ptr<const FlatMemory> owner_of(const torch::Tensor& tensor);
 
 // Runs `callback` on the current thread when the backward that is under way
-// ends, before backward() returns. To be called from inside a hook. In a nested
-// backward that is the outermost one's end, if it runs as ops::NestedBackward,
-// as recompute()'s does; otherwise its own.
+// ends, before backward() returns. Must be called from inside a hook. In a
+// nested backward that runs as ops::NestedBackward, as recompute()'s does
+// (activation checkpointing), it waits for the end of the outermost one.
 void at_end_of_backward(std::function<void()> callback);
 
-// In a backward that torch::autograd::grad() runs: calls `on_gradient` with each
-// gradient that it will return. To be called from inside a hook.
+// Calls `on_gradient` with each gradient that the torch::autograd::grad() under
+// way will return. Must be called from inside a hook.
 void at_captured_gradients(
     const std::function<void(const torch::Tensor&)>& on_gradient);
 
-// What is to be done once at the end of a backward whose hooks ask for it. Used
-// on the thread of backward, forget() between backwards.
+// Something that is done once at the end of a backward whose hooks ask for it.
+// Used on the thread of backward; forget() between backwards.
 class EndOfBackward {
  public:
-  // As at_end_of_backward(), however often it is called in one backward.
+  // As at_end_of_backward(), but only once however often it is called in one
+  // backward.
   void call_once(std::function<void()> callback);
-  // The end is still to come.
+  // Whether the end is still to come.
   bool is_awaited() const { return is_awaited_; }
-  // ConfigError where it never came: an exception ended that backward.
+  // Throws ConfigError if it never came because an exception ended that
+  // backward.
   void throw_if_broken_off() const;
-  // Awaits it no longer: the step was given up.
+  // Stops waiting for it: the step was given up.
   void forget() { is_awaited_ = false; }
 
  private:
   bool is_awaited_ = false;
-  // What waits in autograd is gone with the backward, whatever ends it.
+  // The callback that waits in autograd is destroyed with the backward,
+  // whatever ends it.
   std::weak_ptr<const bool> waiting_;
 };
 

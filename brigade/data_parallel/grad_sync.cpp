@@ -20,7 +20,7 @@ FlatWeights place_of_weights(const GradSyncOptions& options) {
 }  // namespace
 
 std::string describe(const GradSyncOptions& options) {
-  // Closures of different places in a program are of different types.
+  // A lambda has another type at each place in a program.
   return fmt::format(
       "bucket_capacity_bytes: {}\nfirst_bucket_bytes: {}\n"
       "last_bucket_bytes: {}\nblock_numel: {}\norder: {}\nreduction: {}\n"
@@ -104,7 +104,7 @@ void GradSync::begin_step() {
     before_step_();
   params_.check_unchanged();
   gathered_->throw_if_stale();
-  // Before an optimizer writes what they read.
+  // The gathers read memory that an optimizer writes next.
   wait_for_weights();
   memory_->take_back();
   gathered_->note_current();
@@ -134,7 +134,8 @@ void GradSync::finish() {
   end_of_backward_.throw_if_broken_off();
   const bool is_first_call = !std::exchange(was_finished_by_hand_, true);
   if (phase_ == Phase::kFinished) {
-    // Else a step in which no backward reached any parameter of this rank.
+    // Otherwise this is a step in which no backward reached a parameter of this
+    // rank.
     if (!zeros_count() || (is_first_call && !handed_.were_touched()))
       return;
     leave_step();
@@ -242,7 +243,8 @@ void GradSync::check_before_step() {
   if (phase_ == Phase::kAccumulating &&
       options().handover == GradHandover::kMainGrad)
     throw_not_reduced("an optimizer's step");
-  // An optimizer steps what torch::load() has brought since backward.
+  // The optimizer must step the values that torch::load() has brought since
+  // backward.
   if (options().sharding != Sharding::kParameters)
     memory_->take_back();
   handed_.begin_optimizer_step();

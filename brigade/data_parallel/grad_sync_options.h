@@ -14,15 +14,16 @@ namespace brigade {
 // How gradients of several ranks become one.
 enum class Reduction { kMean, kSum };
 
-// A parameter that no backward of the step reached, on this rank.
+// What happens to a parameter that no backward of the step reached on this
+// rank.
 enum class MissingGradient {
-  // The step is not complete without it: a further backward() may bring it,
-  // and finish() or the next step's backward() is a ConfigError naming it.
+  // The step is not complete without it: a further backward() may bring it, and
+  // finish() or the next step's backward() throws ConfigError naming it.
   kError,
   // It counts as zero, and ranks may disagree on which are missing: DDP's
-  // find_unused_parameters. One missing on every rank keeps an undefined
-  // .grad() (kParamDtype). Costs an all-reduce of 8 bytes per parameter. A rank
-  // whose loss reaches no parameter at all calls finish().
+  // find_unused_parameters. A parameter that is missing on every rank keeps an
+  // undefined .grad() (kParamDtype). Costs an all-reduce of 8 bytes per
+  // parameter. A rank whose loss reaches no parameter at all calls finish().
   kZero,
 };
 
@@ -39,11 +40,11 @@ enum class GradHandover {
   kMainGrad,
 };
 
-// How often a step's last backward reaches a parameter: more than once where
-// nested backwards (recomputations) share it.
+// How often a step's last backward reaches a parameter: more than once if
+// nested backwards (recomputations, activation checkpointing) share it.
 enum class GraphReach {
   kOnce,
-  // As often as in the first step, which counts and reduces only after its
+  // As often as in the first step, which counts, and reduces only after its
   // backward: DDP's static_graph.
   kAsInFirstStep,
 };
@@ -61,8 +62,8 @@ struct GradSyncOptions {
   int64_t bucket_capacity_bytes = 25 * MiB;
   int64_t first_bucket_bytes = 1 * MiB;
   int64_t last_bucket_bytes = 1 * MiB;
-  // Elements of the blocks of an optimizer's states (kBlockNumel): parameters
-  // and the ranges that ranks own begin in flat memory where a block does.
+  // The elements of a block of an optimizer's states (kBlockNumel): parameters,
+  // and the ranges that ranks own, begin at a block's beginning in flat memory.
   int64_t block_numel = 1;
   BucketOrder order = BucketOrder::kReverse;
   Reduction reduction = Reduction::kMean;
@@ -70,15 +71,16 @@ struct GradSyncOptions {
   GradHandover handover = GradHandover::kParamDtype;
   FinishMode finish = FinishMode::kAtEndOfBackward;
   GraphReach reach = GraphReach::kOnce;
-  // Other than kNone needs kMainGrad, and an order that is known before the
-  // first step; kGradients and kParameters also kOnce and kError.
+  // Any value but kNone needs kMainGrad, and a bucket order that is known
+  // before the first step; kGradients and kParameters also need kOnce and
+  // kError.
   Sharding sharding = Sharding::kNone;
   GatherMode gather = GatherMode::kInPlace;
   // Empty: all_reduce_hook(), and with sharding reduce_scatter_hook().
   BucketHook hook;
 };
 
-// What each rank must choose alike, one line per option: compared when
+// The options that must be the same on all ranks, one per line: compared when
 // wrapping.
 std::string describe(const GradSyncOptions& options);
 

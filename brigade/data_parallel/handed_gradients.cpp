@@ -95,7 +95,7 @@ int64_t HandedGradients::version_of_shown() const {
   return sum;
 }
 
-// Divided gradients are in shards, which zero_grad() does not reach.
+// Divided gradients are in shards, which zero_grad() does not clear.
 bool HandedGradients::are_uncleared() const {
   return are_main_grads() && version_of_gradients() == gradients_version_ &&
          (divides_gradients(options_->sharding) ||

@@ -1,8 +1,8 @@
-// The gradients that a step has handed over, until an optimizer has used them:
-// whether one has, and whether it knew where they are and cleared them.
+// The gradients that a step has handed over, until an optimizer has used them.
+// Knows whether one has, and whether it knew where they are and cleared them.
 //
-// One thread at a time: the trainer's, or backward's where a step begins, goes
-// on or ends in it.
+// Used by one thread at a time: the trainer's, or backward's if a step begins,
+// goes on or ends in it.
 #pragma once
 
 #include <cstdint>
@@ -16,38 +16,39 @@ namespace brigade {
 
 class HandedGradients {
  public:
-  // What it is given outlives it.
+  // All arguments outlive this object.
   HandedGradients(
       const GradSyncOptions& options,
       const ParamMemory& memory,
       StepProgress& progress)
       : options_(&options), memory_(&memory), progress_(&progress) {}
 
-  // They are handed over. `grad_scale`: what an optimizer is to scale them with
-  // (GradSync::grad_scale()).
+  // The gradients are handed over. An optimizer is to scale them with
+  // `grad_scale` (GradSync::grad_scale()).
   void begin(double grad_scale);
-  // They are a part of the next step's sum, or dropped.
+  // The gradients are a part of the next step's sum, or dropped.
   void forget() { writes_.end(); }
 
   // An optimizer is about to read them; see GradSync::check_before_step().
   void begin_optimizer_step();
-  // It has stepped so many elements that this rank owns, and cleared their
-  // gradients or keeps them.
+  // An optimizer has stepped `numel` elements that this rank owns, and has
+  // cleared or kept their gradients.
   void note_stepped(int64_t numel) { stepped_numel_ += numel; }
-  // All were stepped in backward, and are gone.
+  // All parameters were stepped in backward, and the gradients are gone.
   void note_all_stepped();
 
   // Whether an optimizer has stepped since begin().
   bool were_used() const;
-  // The same as were_used(), or whether .grad() was cleared or written since.
-  // Never where all were stepped in backward.
+  // Whether they were used, or .grad() was cleared or written since. False if
+  // all were stepped in backward.
   bool were_touched() const;
-  // kMainGrad: whether they are still those of begin().
+  // With kMainGrad: whether they are still those of begin().
   bool are_uncleared() const;
-  // They were used, and the next ones begin from zero. ConfigError: what used
-  // them does not know where they are, or has kept them, so that the next ones
-  // would be added. Returns whether some were not stepped: another optimizer's,
-  // whose turn it was not, are still to be cleared.
+  // Called once they were used; the next gradients begin from zero. Throws
+  // ConfigError if the optimizer does not know where they are, or has kept
+  // them, so that the next ones would be added. Returns whether some were not
+  // stepped and are still to be cleared: those of another optimizer, whose turn
+  // it was not.
   [[nodiscard]] bool end_use() const;
 
  private:
@@ -69,7 +70,7 @@ class HandedGradients {
   int64_t gradients_version_ = 0;  // the same; -1: there are none
   int64_t shown_version_ = 0;      // the same, of .grad()
   int64_t stepped_numel_ = 0;      // since begin()
-  // Since begin(), to the first step.
+  // Watches writes from begin() to the first step.
   WriteWatch writes_;
 };
 

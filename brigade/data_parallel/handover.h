@@ -2,14 +2,15 @@
 // user reads, and its main_grad, where micro-batches are summed in fp32 and
 // ranks are reduced.
 //
-// For each parameter and step:
+// The calls for each parameter and step:
 //   before_accumulate, after_accumulate   each backward that reaches it
 //   seal         no gradient will be added: main_grad may be reduced, .grad is
 //                hidden
 //   give         main_grad is reduced: .grad is what the optimizer reads
 //   keep_share   nobody has used it: further gradients will be added
 // A user who changes .grad between two backwards (clears it, clips it) changes
-// what has been accumulated: of 16 bits its values are compared.
+// what has been accumulated; for 16-bit parameters this is found by comparing
+// values.
 #pragma once
 
 #include <torch/types.h>
@@ -41,10 +42,10 @@ enum class GradClearing { kNone, kAll, kSome };
 // What a hand-over works on, which outlives it.
 struct HandoverParts {
   ParamMemory& memory;  // their main_grads
-  // What a mean multiplies a parameter's sum over ranks with in this step; 1
-  // for a sum.
+  // The factor of a mean for a parameter's sum over ranks in this step; 1 for a
+  // sum.
   std::function<double(int param)> mean_scale_of;
-  // The same of all ranks' parameters: the one scale of an optimizer.
+  // The same over all ranks: the one scale that an optimizer applies.
   std::function<double()> mean_scale;
   StepProgress& progress;
 };
@@ -53,21 +54,22 @@ class Handover {
  public:
   virtual ~Handover() = default;
 
-  // A gradient was reduced and given, and now others will be added to it and
-  // all reduced again: of its reduction each of `ranks` ranks keeps the part
-  // that gives it once more, so that what a user made of .grad counts. Returns
-  // whether there is one: .grad may have been cleared. Throws ConfigError where
-  // a fused op has added to it already.
+  // A gradient was reduced and handed over, and now others will be added to it
+  // and all reduced again: each of `ranks` ranks keeps such a part of it that
+  // their sum is the same gradient, so that what a user made of .grad counts.
+  // Returns whether there is a gradient: .grad may have been cleared. Throws
+  // ConfigError if a fused op has added to it already.
   virtual bool keep_share(int param, int ranks) = 0;
   // A fused op has added to main_grad, before any hook.
   virtual void note_fused() {}
   // AccumulateGrad is about to add a gradient to .grad.
   virtual void before_accumulate(int param, GradPart part) = 0;
-  // It has, or a fused op has added it to main_grad: main_grad is the sum now.
+  // AccumulateGrad has added it, or a fused op has added it to main_grad:
+  // main_grad is the sum now.
   virtual void after_accumulate(int param, GradPart part) = 0;
   // The same for the step's last gradient, followed by seal().
   virtual void after_last(int param, GradPart part) = 0;
-  // Of a parameter with gradients in this step.
+  // The step adds no more gradients to this parameter, which has some.
   virtual void seal(int param) = 0;
   // The same for a gradient that was written into main_grad by hand.
   virtual void seal_by_hand(int param) = 0;
@@ -78,9 +80,10 @@ class Handover {
   virtual void give(int param, GradUse use) = 0;
   // The parameters have other memory now.
   virtual void follow_memory() = 0;
-  // Since the last note_untouched() or give(). kMainGrad alone.
+  // What the user did since the last note_untouched() or give(). kMainGrad
+  // alone.
   virtual GradClearing clearing() const { return GradClearing::kNone; }
-  // What .grad is now is no change of a user's.
+  // The present .grad is not a user's change.
   virtual void note_untouched() {}
 
  protected:
@@ -99,7 +102,7 @@ class Handover {
   // See HandoverParts.
   double mean_scale_of(int param) const { return parts_.mean_scale_of(param); }
   double mean_scale() const { return parts_.mean_scale(); }
-  // How far the parameter is.
+  // How far the parameter is in this step.
   ParamStep& step_of(int param) const { return parts_.progress.of(param); }
 
  private:
@@ -109,9 +112,9 @@ class Handover {
 // GradHandover::kParamDtype: .grad in the parameter's dtype, the mean applied.
 std::unique_ptr<Handover> make_param_dtype_handover(HandoverParts parts);
 
-// GradHandover::kMainGrad: .grad is main_grad, unscaled. Where the one scale of
-// the optimizer is not that of the parameter's group, the gradient is
-// multiplied with the rest before it is reduced.
+// GradHandover::kMainGrad: .grad is main_grad, unscaled. If the optimizer's one
+// scale is not that of the parameter's group, the gradient is multiplied with
+// the rest of the factor before it is reduced.
 std::unique_ptr<Handover> make_main_grad_handover(HandoverParts parts);
 
 }  // namespace brigade

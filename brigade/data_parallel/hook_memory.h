@@ -1,11 +1,11 @@
-// What a hook with error feedback keeps from step to step, by parameter: so
-// that a checkpoint can hold it, and a run goes on bit for bit.
+// The state that a hook with error feedback keeps from step to step, by
+// parameter, so that a checkpoint can hold it and a run goes on bit for bit.
 //
-// A hook that is given a memory serves one model: a bucket of another one with
-// the same parameters (ranks that are threads and share the hook) is refused.
-// Everything here runs between steps, but add(), which the hook calls where it
-// runs (BucketHook).
-// PowerSgdOptions::exact_steps are counted anew.
+// A hook with a memory serves one model: a bucket of another one with the same
+// parameters (ranks that are threads and share the hook) is refused. All
+// functions are called between steps except add(), which the hook calls where
+// it runs (BucketHook). PowerSgdOptions::exact_steps are not kept: they are
+// counted again from 0.
 #pragma once
 
 #include <torch/types.h>
@@ -29,19 +29,19 @@ struct KeptOfBucket {
 
 class HookMemory {
  public:
-  // Of every bucket that was reduced and still is as it was then, and what was
-  // restored and no bucket has taken yet.
+  // The states of every bucket that was reduced and was not planned again
+  // since, and those that were restored and no bucket has taken yet.
   std::vector<State> tensors() const;
-  // Zeroes the errors. Those of a step whose gradients were dropped as not
-  // finite may be as large as what made them so.
+  // Zeroes the errors. After a step whose gradients were dropped as not finite
+  // they may be as large as the values that caused it.
   void drop_errors();
-  // What the bucket with that parameter begins with: one of tensors(). Before
-  // its first reduction.
+  // `kept`, one of tensors(), becomes the first state of the bucket with that
+  // parameter. Called before its first reduction.
   void restore(State kept);
 
-  // From hooks: a new state, which takes what was restored. Throws DataError
-  // where that has another length, ConfigError where a bucket of another model
-  // has these parameters.
+  // Called by hooks: adds a new state, which takes what was restored. Throws
+  // DataError if that has another length, ConfigError if a bucket of another
+  // model has these parameters.
   void add(const std::shared_ptr<KeptOfBucket>& bucket);
 
  private:
@@ -54,8 +54,8 @@ class HookMemory {
 // Shared by a hook and the code that saves what it keeps.
 using HookMemoryPtr = std::shared_ptr<HookMemory>;
 
-// As int8_hook() and powersgd_hook(). `memory` holds, of each parameter:
-// "errors", what was lost so far; of a matrix that PowerSGD factors also
+// As int8_hook() and powersgd_hook(). `memory` holds for each parameter
+// "errors", what was lost so far, and for a matrix that PowerSGD factors also
 // "factor", with which its next step begins.
 BucketHook int8_hook(HookMemoryPtr memory);
 // See above.

@@ -54,8 +54,8 @@ find_fields(const GradSync& sync, const OptimizerState& state, int param) {
   return found == state.of_param.end() ? nullptr : &found->second;
 }
 
-// The fields of a stepped tensor: those of its parameters, which must have
-// alike ones. Null: they have none.
+// The fields of a stepped tensor: those of its parameters, which must have the
+// same ones. Null if they have none.
 const ParamFields* common_fields(
     const GradSync& sync,
     const std::vector<RunPart>& parts,
@@ -106,8 +106,9 @@ std::unique_ptr<torch::optim::OptimizerParamState> make_zero_state(
   return made;
 }
 
-// States of zeros for all that has some in `state`. Which parameters are
-// stepped as one is each rank's own, and so is what may be wrong with that.
+// Makes states of zeros for every tensor that has some in `state`. Ranks differ
+// in which parameters are stepped as one tensor, and so in the errors that this
+// may find.
 void make_zero_states(
     const GradSync& sync,
     torch::optim::Optimizer& optimizer,
@@ -127,7 +128,8 @@ void make_zero_states(
   }
 }
 
-// The optimizer's states become those, and zero where there are none.
+// Sets the optimizer's states to the loaded ones, and to zero where there are
+// none.
 void fill(
     const GradSync& sync,
     const ParamStates& states,
@@ -157,7 +159,8 @@ void load_optimizer_state(
   } catch (const DataError& error) {
     problem = error.what();
   }
-  // No rank may wait for one that refuses it.
+  // All ranks must throw together: none may wait for one that refuses the
+  // state.
   for (const std::string& each : Agreement(*sync.all_ranks()).texts(problem)) {
     if (!each.empty())
       throw DataError(each);

@@ -7,15 +7,15 @@
 namespace brigade {
 namespace {
 
-// .grad is main_grad at all times, but for one that the user cleared to none or
-// that autograd replaced: backward(create_graph) writes the sum elsewhere.
+// .grad is main_grad at all times, unless the user cleared it to none or
+// autograd replaced it: backward(create_graph) writes the sum elsewhere.
 class MainGradHandover : public Handover {
  public:
   explicit MainGradHandover(HandoverParts parts) : Handover(std::move(parts)) {
     MainGradHandover::follow_memory();
   }
 
-  // With sharding the sum is on its owner alone.
+  // With sharding only the owner has the sum.
   bool keep_share(int param, int ranks) override {
     if (divides_gradients(memory().sharding()))
       return true;
@@ -56,7 +56,7 @@ class MainGradHandover : public Handover {
     if (factor_of(param) != 1.0)
       main_grad_of(param).mul_(factor_of(param));
   }
-  // Whoever read the last step's gradients has cleared them.
+  // The optimizer that read the last step's gradients has cleared them.
   void seal_missing(int param) override { settle(param); }
 
   void give(int /*param*/, GradUse /*use*/) override {
@@ -90,7 +90,7 @@ class MainGradHandover : public Handover {
     return mean_scale_of(param) / mean_scale();
   }
 
-  // .grad is the step's sum wherever it is; undefined, it was cleared.
+  // .grad is the step's sum wherever it lies; if undefined, it was cleared.
   void settle(int param) {
     torch::Tensor& grad = grad_of(param);
     const torch::Tensor& main_grad = main_grad_of(param);

@@ -10,7 +10,8 @@
 namespace brigade {
 namespace {
 
-// Of a parameter that has no row: it is whole, and no other rank's name.
+// The key and places of a part's random numbers, the same in every layout. A
+// parameter without a row is whole.
 ops::RandomBits bits_of(const Param& param, const RunPart& part) {
   ops::RandomBits bits{
       .key = fnv1a_64(param.name), .index = {.begin = part.begin}};
@@ -46,7 +47,8 @@ std::vector<RunPart> owned_parts_of(
   return parts;
 }
 
-// A range of a segment's owned part, of which the parameters have `parts`.
+// Makes the group of a range of a segment's owned part, in which parameters
+// have `parts`.
 OptimizerGroup make_group(
     const GradSync& sync,
     size_t index,
@@ -87,7 +89,7 @@ std::vector<OptimizerGroup> make_optimizer_groups(
                               : 0;
     };
     int64_t begin = 0;
-    // Padding belongs to what is before it.
+    // Padding belongs to the parameter before it.
     for (size_t first = 0; begin < segment.owned.numel;) {
       const int param_group = group_at(first);
       size_t last = first;

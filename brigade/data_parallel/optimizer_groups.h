@@ -12,28 +12,28 @@
 
 namespace brigade {
 
-// Of a parameter that is not stepped.
+// The parameter group of a parameter that is not stepped.
 inline constexpr int kNoGroup = -1;
 
 // group_of: by parameter of `sync`; rules: by parameter group. Together the
-// groups cover what this rank owns of the parameters that are stepped, padding
-// behind them included; a range of padding alone belongs to parameter group 0.
-// "bucket 3", or of a part of one "bucket 3 [0:128]". Valid until
-// sync.layout_version() changes.
+// groups cover what this rank owns of the parameters that are stepped, and the
+// padding behind them; a range of padding alone belongs to parameter group 0. A
+// group is named "bucket 3", or "bucket 3 [0:128]" if it is a part of one.
+// Valid until sync.layout_version() changes.
 std::vector<OptimizerGroup> make_optimizer_groups(
     const GradSync& sync,
     const std::vector<int>& group_of,
     const std::vector<StepRule>& rules);
 
-// The indices of an optimizer's groups, by segment of `sync`; those of other
+// The indices of an optimizer's groups, by segment of `sync`; groups in other
 // memory are left out.
 std::vector<std::vector<size_t>> groups_by_segment(
     const GradSync& sync,
     const Optimizer& optimizer);
 
-// The parameters of which a tensor that an optimizer steps has elements, in the
-// order of memory: it is a parameter, or a view of the flat weights that this
-// rank owns. Empty: it is padding; std::nullopt: it is elsewhere.
+// The parameters that have elements in a tensor that an optimizer steps, in the
+// order of memory. The tensor is a parameter, or a view of the flat weights
+// that this rank owns. Empty if it is padding; std::nullopt if it is elsewhere.
 std::optional<std::vector<RunPart>> parts_of(
     const GradSync& sync,
     const torch::Tensor& stepped);

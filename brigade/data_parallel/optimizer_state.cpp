@@ -30,7 +30,8 @@ OptimizerState gather(const GradSync& sync, const ParamStates& states, int to) {
   return result;
 }
 
-// What it keeps of other tensors is each rank's own.
+// Throws ConfigError if the optimizer has states of other tensors, which differ
+// between ranks.
 void check_is_synchronised(
     const GradSync& sync,
     const torch::optim::Optimizer& optimizer) {

@@ -1,6 +1,6 @@
-// The state of an optimizer, whole and by parameter, whatever each rank holds
-// of it: what ZeroRedundancyOptimizer.consolidate_state_dict() and FSDP's full
-// optimizer state are in PyTorch.
+// The whole state of an optimizer by parameter, whatever part each rank holds:
+// PyTorch's ZeroRedundancyOptimizer.consolidate_state_dict() and the full
+// optimizer state of FSDP.
 //
 //   auto state = gather_optimizer_state(model.sync(), optimizer);
 //   if (world.rank() == 0)
@@ -11,8 +11,8 @@
 //   load_optimizer_state(model.sync(), optimizer, state);
 //
 // A state does not depend on ranks, sharding, hand-over, buckets or parameter
-// groups: it is loaded under any other. It has no options (learning rates):
-// those are the constructor's, as with libtorch's own files.
+// groups, and can be loaded under any others. It has no options (learning
+// rates): those are the constructor's, as with libtorch's own files.
 //
 // torch::optim's SGD, Adam, AdamW, RMSprop and Adagrad, over owned_parameters()
 // or over a module's parameters, and Brigade's optimizers. The two AdamW take
@@ -32,29 +32,29 @@
 namespace brigade {
 
 struct OptimizerState {
-  // Of each parameter by name, of each field by libtorch's name for it
-  // ("exp_avg", "momentum_buffer"): shaped as the parameter; "step": an int64
-  // scalar. "master_low" is what a bf16 weight lacks of its master. What was
-  // never stepped is not there.
+  // The fields of each parameter, by its name and by libtorch's name for the
+  // field ("exp_avg", "momentum_buffer"): shaped as the parameter; "step": an
+  // int64 scalar. "master_low" is what a bf16 weight lacks of its master.
+  // Parameters that were never stepped are left out.
   std::map<std::string, std::map<std::string, torch::Tensor>> of_param;
-  // Of all parameters: Optimizer::scalars().
+  // Optimizer::scalars(), which belong to all parameters.
   std::map<std::string, double> scalars = {};
 };
 
-// For torch::save() and torch::load().
+// Called by torch::save().
 torch::serialize::OutputArchive& operator<<(
     torch::serialize::OutputArchive& archive,
     const OptimizerState& state);
-// For torch::load().
+// Called by torch::load().
 torch::serialize::InputArchive& operator>>(
     torch::serialize::InputArchive& archive,
     OptimizerState& state);
 
-// Collective, between steps: the whole state on rank `to` (of parameters that
-// it has itself, where groups have others), an empty one on the others. Costs
-// an all-gather per field and bucket with sharding. Throws ConfigError for
-// another optimizer, and for one with state of a tensor that is not
-// synchronised (WrapOptions::ignore).
+// Collective, between steps. Returns the whole state on rank `to` (only of
+// parameters that it has itself, if groups differ) and an empty one on the
+// others. With sharding it costs an all-gather per field and bucket. Throws
+// ConfigError for another optimizer, and for one with state of a tensor that is
+// not synchronised (WrapOptions::ignore).
 OptimizerState gather_optimizer_state(
     const GradSync& sync,
     const torch::optim::Optimizer& optimizer,
@@ -64,11 +64,11 @@ OptimizerState gather_optimizer_state(
     const Optimizer& optimizer,
     int to = 0);
 
-// Collective, with the same state on every rank: the optimizer's becomes that.
-// Load weights first, before wrapping or while a FullWeights lives: weights
-// that are replaced later make masters anew. Throws DataError naming the
-// parameter where the state is of another module or optimizer, and, on every
-// rank, where one run of memory on any rank would need several step counts.
+// Collective. `state`, the same on every rank, becomes the optimizer's. Load
+// weights first, before wrapping or while a FullWeights lives: replacing
+// weights later resets the masters. Throws DataError naming the parameter if
+// the state is of another module or optimizer, and, on every rank, if one run
+// of memory on any rank would need several step counts.
 void load_optimizer_state(
     const GradSync& sync,
     torch::optim::Optimizer& optimizer,

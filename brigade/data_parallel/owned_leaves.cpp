@@ -10,9 +10,9 @@
 namespace brigade {
 namespace {
 
-// Not as a view: zero_grad() detaches in place, which views refuse. With a
-// version of its own: clearing it is not what step_owned() does, and without
-// that the next backward is an error.
+// Not a view: zero_grad() detaches in place, which views refuse. It has a
+// version of its own: clearing it does not count as step_owned(), without which
+// the next backward is an error.
 torch::Tensor as_leaf_gradient(const torch::Tensor& grad) {
   return grad.variable_data();
 }
@@ -91,8 +91,9 @@ void OwnedLeaves::throw_if_moved() const {
     return;
   throw ConfigError(
       "[data_parallel] owned_parameters() were moved to other memory after "
-      "this optimizer was made (BucketOrder::kObserved plans anew after the "
-      "first step): make it anew, after the first backward at the earliest");
+      "this optimizer was made (BucketOrder::kObserved plans again after "
+      "the first step): make it again, after the first backward at the "
+      "earliest");
 }
 
 }  // namespace brigade

@@ -2,8 +2,8 @@
 // whose .grad() is their main_grad. There are none until owned_parameters()
 // asks for them.
 //
-// One thread at a time: the trainer's, or backward's where a step begins, goes
-// on or ends in it.
+// Used by one thread at a time: the trainer's, or backward's if a step begins,
+// goes on or ends in it.
 #pragma once
 
 #include <torch/types.h>
@@ -17,10 +17,10 @@ namespace brigade {
 
 class OwnedLeaves {
  public:
-  // Of weights in `memory` (FlatWeights::kMove), which outlives it.
+  // `memory` holds the weights (FlatWeights::kMove) and outlives this object.
   explicit OwnedLeaves(const ParamMemory& memory) : memory_(&memory) {}
-  // An optimizer that steps them from here on fails: they are nobody's weights,
-  // and libtorch refuses their gradients of no elements.
+  // An optimizer that steps them afterwards fails: they are no longer a
+  // module's weights, and libtorch refuses gradients without elements.
   ~OwnedLeaves();
   OwnedLeaves(const OwnedLeaves&) = delete;
   OwnedLeaves& operator=(const OwnedLeaves&) = delete;
@@ -28,20 +28,22 @@ class OwnedLeaves {
   // The leaf of a view of owned weights: the same tensor for the same range
   // until the layout changes.
   torch::Tensor leaf_of(const torch::Tensor& owned);
-  // An optimizer may have cleared them to none: those gradients are dropped.
+  // Drops the gradients of leaves that an optimizer has cleared to none.
   void drop_cleared();
-  // A step begins or its gradients are handed over: leaves that were cleared to
-  // none have gradients again.
+  // Called when a step begins or its gradients are handed over: leaves that
+  // were cleared to none have gradients again.
   void show_gradients();
-  // ConfigError where an optimizer has cleared gradients since, which before
-  // the step's end does not drop what has accumulated: none is not read, and
-  // with Sharding::kOptimizer they are a part of this rank's own sum.
+  // Throws ConfigError if an optimizer has cleared gradients since. Before the
+  // step's end that does not drop what has accumulated: an undefined .grad() is
+  // not read, and with Sharding::kOptimizer the gradients are only a part of
+  // this rank's own sum.
   void throw_if_changed() const {
     if (!leaves_.empty())
       throw_if_any_changed();
   }
-  // ConfigError where flat memory has moved since leaf_of() was called last: an
-  // optimizer over those leaves would step memory that nobody reads.
+  // Throws ConfigError if flat memory has moved since the last call of
+  // leaf_of(): an optimizer over those leaves would step memory that nobody
+  // reads.
   void throw_if_moved() const;
 
  private:

@@ -53,9 +53,9 @@ void check_is_not_of_another(
       owner->is_current ? "" : ", which is gone"));
 }
 
-// Adds the gradients that an optimizer is to read. owned: what this rank owns,
-// of owned parameters, or, where .grad() holds it as well, of the module's own;
-// unknown: of parameters that are not the sync's.
+// Adds the gradients that an optimizer is to read. owned: this rank's part, for
+// owned parameters or, if .grad() holds it as well, for the module's own;
+// unknown: those of parameters that are not the sync's.
 void add_gradients_read_by(
     const torch::optim::Optimizer& optimizer,
     const GradSync& sync,
@@ -110,7 +110,7 @@ bool put_in_group(
   return true;
 }
 
-// What an optimizer steps of the groups; valid as long as the sync's layout.
+// The groups that an optimizer steps; valid as long as the sync's layout.
 std::vector<OptimizerGroup> groups_over(
     const GradSync& sync,
     const std::vector<SteppedParams>& groups) {
@@ -133,7 +133,8 @@ std::vector<OptimizerGroup> groups_over(
   for (const SteppedParams& group : groups)
     rules.push_back({.weight_decay = group.weight_decay, .unit = group.unit});
   auto made = make_optimizer_groups(sync, group_of, rules);
-  // A rank that owns none of them tells the sync of its steps as the others do.
+  // A rank that owns none of the parameters reports its steps to the sync as
+  // the others do.
   if (made.empty()) {
     const FlatSegment& segment = sync.segments().front();
     made.push_back(
@@ -240,7 +241,7 @@ void step_owned(GradSync& sync, torch::optim::Optimizer& optimizer) {
       gradient.mul_(sync.grad_scale());
   }
   optimizer.step();
-  // None are left for the next step, also where nobody calls zero_grad().
+  // No gradient is left for the next step, even if nobody calls zero_grad().
   for (const torch::Tensor& gradient : unknown)
     gradient.zero_();
   for (const torch::Tensor& gradient : owned) {

@@ -15,27 +15,28 @@
 
 namespace brigade {
 
-// What this rank owns of a sync's flat weights, as leaves whose .grad() is the
-// owned part of the gradients: for a torch::optim optimizer that steps each
-// element by itself (Adam, AdamW, SGD, RMSprop, Adagrad; not LBFGS). Its
-// zero_grad() may clear them between steps; between micro-batches, where that
-// would not drop all, the next backward() throws ConfigError. One per bucket.
-// The sync hands over main_grad; its weights are float32 or float64. Step them
-// by DataParallel::step(). Throws ConfigError otherwise.
+// The part of a sync's flat weights that this rank owns, as leaves whose
+// .grad() is the owned part of the gradients, one per bucket: for a
+// torch::optim optimizer that steps each element by itself (Adam, AdamW, SGD,
+// RMSprop, Adagrad; not LBFGS). Its zero_grad() may clear them between steps;
+// if it does so between micro-batches, where that would not drop all, the next
+// backward() throws ConfigError. Step them by DataParallel::step(). Throws
+// ConfigError unless the sync hands over main_grad and its weights are float32
+// or float64.
 std::vector<torch::Tensor> owned_parameters(GradSync& sync);
 
-// The same for parameter groups: those that one would give to the optimizer of
-// a module that is not wrapped. Each comes back with its options, and with what
-// this rank owns of its parameters instead of them, which may be nothing. As in
-// torch::optim, parameters in no group are not stepped. What the sync does not
-// know (frozen, or in WrapOptions::ignore) stays in its group as it is. Throws
-// ConfigError naming a parameter that is in two groups.
+// The same for parameter groups as one would pass them to the optimizer of a
+// module that is not wrapped. Each is returned with its options, and with this
+// rank's part of its parameters, which may be empty, in their place. As in
+// torch::optim, parameters in no group are not stepped. Tensors that the sync
+// does not know (frozen, or in WrapOptions::ignore) stay in their group as they
+// are. Throws ConfigError naming a parameter that is in two groups.
 std::vector<torch::optim::OptimizerParamGroup> owned_parameters(
     GradSync& sync,
     std::vector<torch::optim::OptimizerParamGroup> groups);
 
-// Brigade's AdamW over what this rank owns of a sync's flat buffers
-// (GradHandover::kMainGrad), one group per bucket. Make it anew where
+// Brigade's AdamW over this rank's part of a sync's flat buffers
+// (GradHandover::kMainGrad), one group per bucket. Make a new one once
 // sync.layout_version() has changed (BucketOrder::kObserved, after the first
 // step): the old one's step() throws.
 AdamW make_adamw(
@@ -43,18 +44,18 @@ AdamW make_adamw(
     double weight_decay,
     const AdamWOptions& options = {});
 
-// Parameters that an optimizer steps alike, with a learning rate for each of
-// these (Optimizer::step()).
+// Parameters that an optimizer steps by the same rule, a parameter group; each
+// group has its own learning rate (Optimizer::step()).
 struct SteppedParams {
   std::vector<torch::Tensor> params;
   double weight_decay = 0.0;
-  // kMatrices: by Muon, each whole.
+  // With kMatrices Muon steps each parameter as a whole matrix.
   StepUnit unit = StepUnit::kElements;
 };
-// The name of SteppedParams from when there was AdamW alone.
+// The earlier name of SteppedParams, from when AdamW was the only optimizer.
 using AdamWParams = SteppedParams;
-// The same for parameter groups. Parameters in none are not stepped, nor are
-// frozen ones. Throws ConfigError naming a parameter that is in two groups, or
+// The same for parameter groups. Frozen parameters and those in no group are
+// not stepped. Throws ConfigError naming a parameter that is in two groups, or
 // one that is not the sync's.
 AdamW make_adamw(
     const GradSync& sync,
@@ -62,18 +63,17 @@ AdamW make_adamw(
     const AdamWOptions& options = {});
 
 // The other optimizers over the same memory, whatever the sharding. Collective.
-// Muon throws ConfigError where no group has matrices, or one has something
-// else.
+// Muon throws ConfigError if no group has matrices, or one has something else.
 Muon make_muon(
     const GradSync& sync,
     const std::vector<SteppedParams>& groups,
     const Muon::Options& options = {});
-// The same of SGD.
+// The same for SGD.
 Sgd make_sgd(
     const GradSync& sync,
     const std::vector<SteppedParams>& groups,
     const SgdOptions& options = {});
-// The same of schedule-free AdamW.
+// The same for schedule-free AdamW.
 ScheduleFreeAdamW make_schedule_free_adamw(
     const GradSync& sync,
     const std::vector<SteppedParams>& groups,

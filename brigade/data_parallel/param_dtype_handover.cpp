@@ -5,24 +5,24 @@
 namespace brigade {
 namespace {
 
-// Whether `grad` is `main_grad` rounded to its dtype, bit for bit: nobody has
-// changed it since. Versions do not show that, since torch::nn::utils writes
-// through data().
+// Whether `grad` is `main_grad` rounded to its dtype, bit for bit, that is,
+// nobody has changed it. Versions do not show that, since torch::nn::utils
+// writes through data().
 bool is_rounded_from(
     const torch::Tensor& grad,
     const torch::Tensor& main_grad) {
-  // As integers: NaN is like itself.
+  // Compared as integers, in which a NaN equals itself.
   return torch::equal(
       grad.view(torch::kShort),
       main_grad.to(grad.scalar_type()).view(torch::kShort));
 }
 
-// Of fp32 and fp64 parameters .grad is an alias of main_grad, so that autograd
-// adds micro-batches straight into it; of 16-bit ones it is a rounded copy.
+// The .grad of fp32 and fp64 parameters is an alias of main_grad, so that
+// autograd adds micro-batches straight into it; that of 16-bit ones is a
+// rounded copy.
 //
-// The mean's division costs no pass of its own where a step has one
-// micro-batch: it happens as the gradient is copied, or in the conversion to 16
-// bits.
+// The mean's division costs no pass of its own if a step has one micro-batch:
+// it happens as the gradient is copied, or in the conversion to 16 bits.
 class ParamDtypeHandover : public Handover {
  public:
   explicit ParamDtypeHandover(HandoverParts parts)
@@ -32,7 +32,7 @@ class ParamDtypeHandover : public Handover {
     const torch::Tensor& grad = grad_of(param);
     if (!grad.defined())
       return false;
-    // For the value in .grad.
+    // The scale of the value in .grad.
     const double share = 1 / (mean_scale_of(param) * ranks);
     const torch::Tensor& main_grad = main_grad_of(param);
     if (!is_copied(param)) {
@@ -129,12 +129,12 @@ class ParamDtypeHandover : public Handover {
   }
   bool is_copied(int param) const { return is_16_bit(dtype_of(param)); }
 
-  // Not as a view: zero_grad() detaches in place, which views refuse.
+  // Not a view: zero_grad() detaches in place, which views refuse.
   static torch::Tensor alias_of(const torch::Tensor& main_grad) {
     return main_grad.variable_data();
   }
 
-  // main_grad becomes `scale` times the sum of the step, this gradient
+  // Sets main_grad to `scale` times the sum of the step, this gradient
   // included.
   void receive(int param, GradPart part, double scale) {
     const torch::Tensor& grad = grad_of(param);
@@ -171,7 +171,7 @@ class ParamDtypeHandover : public Handover {
     step_of(param).shown.note(grad);
   }
 
-  // If the user changed the copy, it is what has accumulated.
+  // If the user changed the copy, it replaces what has accumulated.
   void adopt_changed_copy(int param) {
     const torch::Tensor& grad = grad_of(param);
     const torch::Tensor& main_grad = main_grad_of(param);

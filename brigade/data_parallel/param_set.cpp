@@ -11,7 +11,7 @@
 namespace brigade {
 namespace {
 
-// `param`, its tensor without a graph.
+// A copy of `param` whose tensor has no graph.
 Param detached(const Param& param) {
   Param result = param;
   result.tensor = param.tensor.detach();
@@ -73,8 +73,8 @@ void ParamSet::finish() {
   sync_->finish();
   if (sync_->layout_version() == layout_version_)
     return;
-  // The optimizer's states are where they were: only gradients and weights
-  // moved. They live until `before` is gone.
+  // The optimizer's states have not moved, only gradients and weights. `before`
+  // keeps them alive.
   const std::vector<Param> before = with_states();
   const int64_t steps = optimizer_->steps();
   const auto old = std::exchange(optimizer_, nullptr);
@@ -132,7 +132,7 @@ void ParamSet::visit(const Visit& visit) const {
 void ParamSet::visit_frozen(const Visit& visit) const {
   HeldUnit held(sync_->sharded_weights());
   for (const Param& param : frozen()) {
-    // One that shares memory is whole.
+    // A parameter that shares memory is whole on every rank.
     if (param.shares_memory_with.empty())
       held.hold(param.unit);
     visit(detached(param));

@@ -1,7 +1,7 @@
-// The parameters of a model part on this rank, frozen ones too, with what
-// reduces the gradients of those that train and what steps them: one walk that
-// reads parameters and all that is kept of them, and one that fills them,
-// whatever of it this rank has.
+// The parameters of a model part on this rank, frozen ones too, with the
+// GradSync that reduces their gradients and the optimizer that steps them.
+// visit() reads each parameter with its states, and fill() writes them,
+// whatever part of them this rank holds.
 //
 // Called by the trainer's thread: finish() between backwards, the rest between
 // steps.
@@ -28,8 +28,8 @@ class ParamSet {
       std::vector<OptimizerGroup> groups)>;
   using Visit = std::function<void(const Param& param)>;
 
-  // `sync` hands over main_grad. `make` is called again where the sync plans
-  // its memory anew.
+  // `sync` hands over main_grad. `make` is called again if the sync plans its
+  // memory again.
   ParamSet(
       std::unique_ptr<GradSync> sync,
       StepRuleOf rule_of,
@@ -39,34 +39,34 @@ class ParamSet {
 
   GradSync& sync() const { return *sync_; }
   Optimizer& optimizer() const { return *optimizer_; }
-  // Those that train, as the sync has them, and those that do not.
+  // The parameters that train, as the sync has them, and the frozen ones.
   std::span<const Param> params() const { return sync_->params(); }
   std::span<const Param> frozen() const { return sync_->frozen(); }
   int64_t numel() const;  // of all, frozen ones too
 
-  // GradSync::finish(). Where that moved the gradients and weights to other
-  // memory (BucketOrder::kObserved, after the first step), the optimizer's
-  // states follow.
+  // GradSync::finish(). If that moved gradients and weights to other memory
+  // (BucketOrder::kObserved, after the first step), the optimizer's states move
+  // too.
   void finish();
   // Optimizer::step(), which clears the gradients, and GradSync::reset() and
-  // gather_weights(). What still travels when it returns is waited for where
-  // its weights are needed (GradSync::wait_for_weight()).
+  // gather_weights(). Weights that are still under way when it returns are
+  // waited for when they are needed (GradSync::wait_for_weight()).
   void step(double lr, double grad_scale);
   // Ends a step without an update: gradients are cleared, weights and states
   // stay.
   void skip_step();
 
-  // Calls `visit` with each parameter and its states (a frozen one has none), in
-  // an order that all ranks share. What is sharded is gathered for the call,
-  // collectively; the tensors are views, and valid only until it returns.
+  // Calls `visit` with each parameter and its states (a frozen one has none),
+  // in an order that all ranks share. Sharded tensors are gathered for the
+  // call, collectively; all are views that are valid only until it returns.
   void visit(const Visit& visit) const;
   // Calls `fill` with each parameter and its states and keeps what it writes
-  // into the tensors: this rank's part, where they are sharded. Collective
-  // where weights are (ZeRO's stage 3).
+  // into the tensors (this rank's part, if they are sharded). Collective if
+  // weights are sharded (ZeRO-3).
   void fill(const Visit& fill);
-  // By group, what its ranks hold alike: weights unless they are sharded, and
-  // without sharding the optimizer's states, as NAME.PARAMETER. Views: valid
-  // until the next step.
+  // By group, the tensors that are equal on its ranks: weights unless they are
+  // sharded, and without sharding the optimizer's states, as NAME.PARAMETER.
+  // Views: valid until the next step.
   std::vector<std::pair<CommunicatorPtr, std::vector<State>>> replicas() const;
 
   // GradSync::regroup().
@@ -79,7 +79,7 @@ class ParamSet {
     return sync_->options().sharding != Sharding::kNone;
   }
   void make_optimizer();
-  // Without sharding.
+  // Precondition: no sharding.
   std::vector<Param> with_states() const;
   void visit_sharded(const Visit& visit) const;
   void visit_frozen(const Visit& visit) const;

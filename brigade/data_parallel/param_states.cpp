@@ -22,7 +22,7 @@ State shaped(State flat, torch::IntArrayRef sizes) {
   return flat;
 }
 
-// All ranks' ranges of a segment's state, each where it belongs.
+// Gathers all ranks' ranges of a segment's state, each in its place.
 void gather_ranges(const FlatSegment& segment, const State& whole) {
   const FlatRange& range = segment.owned;
   const State mine = narrow_state(whole, range.begin, range.numel);
@@ -57,7 +57,8 @@ void ParamStates::add(
 
 ParamStates::ParamStates(const GradSync& sync, const Optimizer& optimizer)
     : ParamStates(sync) {
-  // 1 + the unit, which is the same on all ranks that step it; 0: not stepped.
+  // 1 + the unit, which is the same on all ranks that step the parameter; 0 if
+  // this rank does not.
   std::vector<int64_t> stepped(sync.params().size(), 0);
   for (size_t g = 0; g < optimizer.groups().size(); ++g) {
     const OptimizerGroup& group = optimizer.groups()[g];
@@ -92,8 +93,8 @@ ParamStates::ParamStates(
   is_torch_ = true;
   const auto empty = make_param_state(optimizer);
   const OptimizerFields all = fields_of(*empty);
-  // Of each parameter steps + 1, or 0 without state, and 1 for each field that
-  // it has: what any rank says.
+  // For each parameter steps + 1, or 0 without state, and 1 for each field that
+  // it has: the highest of any rank.
   const size_t columns = 1 + all.tensors.size();
   std::vector<int64_t> table(sync.params().size() * columns, 0);
   for (const auto& group : optimizer.param_groups()) {
@@ -135,7 +136,7 @@ ParamStates::ParamStates(
 
 State ParamStates::zero(const StateSpec& spec, const torch::Tensor& weight)
     const {
-  // Contiguous, whatever the weight is: shaped() views it.
+  // Contiguous even if the weight is not: shaped() views it.
   return is_torch_
              ? State{spec.name, torch::zeros(weight.sizes(), weight.options())}
              : zero_state(spec, weight);
@@ -176,7 +177,7 @@ std::vector<std::vector<State>> ParamStates::gather(
   }
   for (const StateSpec& spec : all) {
     const State whole = zero(spec, segment.weight);
-    // Of a slot's parameter, the place of the state among its own.
+    // The index of the state among those of the slot's parameter.
     const auto index_in = [&](const RunPart& slot) {
       const auto& kept = specs(slot.param);
       const auto found = std::find(kept.begin(), kept.end(), spec);

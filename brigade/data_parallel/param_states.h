@@ -1,6 +1,6 @@
-// What an optimizer keeps of each parameter of a sync, whatever of it this rank
-// has. Where sync.layout_version() changes it still finds the states of the
-// optimizer that it was made with (of()), which lie where they did.
+// The optimizer's states of each parameter of a sync, whatever part of them
+// this rank holds. After sync.layout_version() has changed, of() still finds
+// the states of the optimizer that it was made with, which lie where they did.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -17,34 +17,34 @@ namespace brigade {
 
 class ParamStates {
  public:
-  // Both outlive it. Collective with sharding. Throws ConfigError where the
+  // Both outlive it. Collective with sharding. Throws ConfigError if the
   // optimizer steps other memory than the sync's.
   ParamStates(const GradSync& sync, const Optimizer& optimizer);
-  // What one of torch::optim keeps now, of the same dtype as its parameters,
-  // under libtorch's names ("exp_avg"); of tensors that are not the sync's
-  // nothing. Collective. Throws ConfigError for another one than fields_of()
-  // knows.
+  // The present states of one of torch::optim's optimizers, of the parameters'
+  // dtype and under libtorch's names ("exp_avg"); those of tensors that are not
+  // the sync's are left out. Collective. Throws ConfigError for an optimizer
+  // that fields_of() does not know.
   ParamStates(const GradSync& sync, const torch::optim::Optimizer& optimizer);
 
-  // Without sharding: views, shaped as the parameter; empty where it is not
-  // stepped.
+  // Views of the states, shaped as the parameter; empty if it is not stepped.
+  // Precondition: no sharding.
   std::vector<State> of(int param) const;
-  // The same of all parameters of a segment, in the order of its slots. With
+  // The same for all parameters of a segment, in the order of its slots. With
   // sharding they are gathered, collectively.
   std::vector<std::vector<State>> gather(const FlatSegment& segment) const;
 
-  // How often it was stepped when this was made; -1: nobody steps it, or torch's
-  // optimizer never has.
+  // How often the parameter had been stepped when this was made; -1 if no
+  // optimizer steps it, or torch's has not yet.
   int64_t steps(int param) const { return steps_[static_cast<size_t>(param)]; }
 
-  // As of(), of zeros: for keep().
+  // As of(), but zeros: to be filled in for keep().
   std::vector<State> zeros(int param) const;
   // This rank's part of whole states becomes the optimizer's.
   void keep(int param, const std::vector<State>& whole) const;
 
  private:
   explicit ParamStates(const GradSync& sync);
-  // What is kept of these elements of parameters on this rank.
+  // Adds the states of these elements of parameters on this rank.
   void add(const std::vector<RunPart>& parts, std::vector<State> states);
   const std::vector<StateSpec>& specs(int param) const {
     return specs_[static_cast<size_t>(param)];
@@ -57,7 +57,7 @@ class ParamStates {
   bool is_torch_ = false;
   std::vector<std::vector<State>> states_;      // by run, flat
   std::vector<std::optional<RunPart>> places_;  // by parameter, in runs
-  // The same, of whichever rank steps it.
+  // The states of each parameter, whichever rank steps it.
   std::vector<std::vector<StateSpec>> specs_;
   std::vector<int64_t> steps_;
 };

@@ -38,7 +38,7 @@ class PerParamGradSync : public GradSync {
  private:
   torch::Tensor& grad_of(size_t i) { return params()[i].tensor.mutable_grad(); }
   torch::Tensor sum_of(size_t i) { return memory_->main_grad(int(i)); }
-  // The sum becomes what .grad() is, whatever a user made of it.
+  // Sets the sum to .grad(), including a user's changes of it.
   void take(size_t i) {
     torch::Tensor& grad = grad_of(i);
     const bool is_users = !is_main_grad_ && has_gradient_[i] == 0;
@@ -52,7 +52,7 @@ class PerParamGradSync : public GradSync {
       sum_of(i).copy_(grad);
     grad = is_main_grad_ ? sum_of(i) : torch::Tensor();
   }
-  // .grad() becomes what the sum is.
+  // Sets .grad() to the sum.
   void show(size_t i) {
     const auto dtype = params()[i].dtype;
     grad_of(i) = is_main_grad_ ? sum_of(i) : sum_of(i).to(dtype, false, true);
@@ -119,7 +119,8 @@ class PerParamGradSync : public GradSync {
     begin_use();
   }
 
-  // Of a sum over ranks each keeps the part that gives it once more.
+  // Each rank keeps such a part of the sum that reducing it again gives the
+  // same.
   void keep_gradients() override {
     for (size_t i = 0; i < has_gradient_.size(); ++i) {
       has_gradient_[i] = is_main_grad_ || grad_of(i).defined() ? 1 : 0;

@@ -24,12 +24,12 @@ struct Factored {
   torch::Tensor error;     // as matrix
   torch::Tensor q;         // [m, rank], which the next step begins with
   torch::Tensor fresh;     // [m, rank], in place of columns that vanished
-  // Of the buffers that are sent:
+  // Views of the buffers that are sent:
   torch::Tensor p_sent;  // [n, rank], or flat's values as they are
   torch::Tensor q_sent;  // [m, rank]
 };
 
-// From the parameter's name alone: alike on all ranks.
+// Drawn from the parameter's name alone, so that it is the same on all ranks.
 torch::Tensor
 starting_factor(const std::string& name, int64_t m, int64_t rank) {
   return torch::randn(
@@ -47,7 +47,7 @@ void make_orthonormal(torch::Tensor p) {
     const double before = column.norm().item<double>();
     if (i > 0) {
       const auto others = p.narrow(1, 0, i);
-      // Twice, as once leaves rounding behind.
+      // Done twice because once leaves rounding errors.
       for (int round = 0; round < 2; ++round)
         column.sub_(others.mv(others.t().mv(column)));
     }
@@ -90,11 +90,12 @@ class FactoredBucket : public KeptOfBucket {
     share_out(bucket);
   }
 
-  // Counts this step.
+  // Counts this step; returns whether it is one of the exact ones.
   bool is_exact(int64_t exact_steps) { return ++steps_ <= exact_steps; }
   int64_t sent_bytes() const { return 4 * (first_.numel() + second_.numel()); }
 
-  // P = M Q, and what is sent as it is.
+  // Computes P = M Q and launches its sum, with the gradients that are sent as
+  // they are.
   WorkPtr send_first(BucketView& bucket, Communicator& communicator) {
     bucket.main_grad.add_(errors_);
     for (size_t i = 0; i < parts_.size(); ++i) {
@@ -110,7 +111,8 @@ class FactoredBucket : public KeptOfBucket {
     return communicator.all_reduce(first_);
   }
 
-  // Q = M^T P with the orthonormal P, and what P Q^T leaves of this rank's M.
+  // Makes P orthonormal, computes Q = M^T P and this rank's error M - P Q^T,
+  // and launches the sum of Q.
   WorkPtr send_second(Communicator& communicator) {
     for (Factored& part : parts_) {
       if (!part.is_matrix())
@@ -120,7 +122,7 @@ class FactoredBucket : public KeptOfBucket {
       torch::addmm_out(
           part.error, part.gradient, part.p_sent, part.q_sent.t(), 1, -1);
     }
-    // An infinity must not stay.
+    // An infinity must not stay in the errors.
     if (!errors_.sum().isfinite().item<bool>())
       errors_.zero_();
     return second_.numel() == 0 ? make_completed_work()

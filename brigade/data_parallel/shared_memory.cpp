@@ -7,7 +7,7 @@
 namespace brigade {
 namespace {
 
-// Where in its storage each element is.
+// The place of each element in its storage.
 torch::Tensor places_of(const torch::Tensor& tensor, int64_t count) {
   return torch::arange(count)
       .as_strided(tensor.sizes(), tensor.strides(), tensor.storage_offset())
@@ -27,7 +27,7 @@ bool have_common_element(const torch::Tensor& a, const torch::Tensor& b) {
       .item<bool>();
 }
 
-// Ranks that are threads have some each.
+// The wrapped modules of the process; ranks that are threads each have some.
 struct AllWrapped {
   std::mutex mutex;
   std::vector<const WrappedMemory*> modules;

@@ -1,6 +1,6 @@
-// Which parameters lie in the same memory, so that one shows what is written to
-// the other: weights tied by set_data(), within a module or of two that are
-// wrapped.
+// Finds parameters that lie in the same memory, so that a write to one changes
+// the other: weights tied by set_data(), within a module or between two wrapped
+// ones.
 #pragma once
 
 #include <c10/core/StorageImpl.h>
@@ -17,8 +17,8 @@
 
 namespace brigade {
 
-// The bytes [begin, end) of its storage that a tensor's elements lie in; of no
-// storage where it has no elements.
+// The bytes [begin, end) of its storage that a tensor's elements lie in; no
+// storage if it has no elements.
 struct MemorySpan {
   explicit MemorySpan(const torch::Tensor& tensor);
   // Whether both have a byte in common.
@@ -30,23 +30,24 @@ struct MemorySpan {
   int64_t end = 0;
 };
 
-// For each of `tensors` the name of another one that has an element in common,
-// or "". The same tensor under two names is one tensor.
+// Returns for each of `tensors` the name of another one that has an element in
+// common, or "". The same tensor under two names is one tensor.
 std::vector<std::string> names_of_sharers(const std::vector<State>& tensors);
 
-// Where the parameters of a module that is wrapped now lay when it was wrapped:
-// two modules tied by set_data() are found when the second is wrapped.
+// Remembers where the parameters of a module lay when it was wrapped, as long
+// as it is wrapped: two modules tied by set_data() are found when the second is
+// wrapped.
 class WrappedMemory {
  public:
-  // Before `weights` has moved them.
+  // Called before the parameters are moved as `weights` says.
   WrappedMemory(std::span<const Param> params, FlatWeights weights);
   ~WrappedMemory();
   WrappedMemory(const WrappedMemory&) = delete;
   WrappedMemory& operator=(const WrappedMemory&) = delete;
 
-  // The name of another wrapped module's parameter that has, or had, memory in
-  // common with `param`, where one of the two moves and one of them trains;
-  // "" where there is none.
+  // The name of another wrapped module's parameter that shares, or shared,
+  // memory with `param`, if one of the two moves and one of them trains;
+  // otherwise "".
   static std::string name_of_sharer(const Param& param, FlatWeights weights);
 
  private:
@@ -54,7 +55,8 @@ class WrappedMemory {
     std::string name;
     MemorySpan span;
     bool trains = false;
-    // One that is gone has no memory, and keeps its address while it is known.
+    // Weak: a storage that is gone has no memory, but its address is not used
+    // again meanwhile.
     c10::weak_intrusive_ptr<c10::StorageImpl> storage;
   };
 

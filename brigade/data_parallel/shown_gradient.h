@@ -1,5 +1,6 @@
-// What a step left in a .grad(): a gradient that the user has written since
-// (zero_grad()'s zeros too) is one to add to, the step's own is not.
+// Remembers what a step left in a .grad(). The next step adds to a gradient
+// that the user has written since (also to zero_grad()'s zeros), but not to the
+// step's own.
 #pragma once
 
 #include <torch/types.h>

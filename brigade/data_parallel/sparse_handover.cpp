@@ -7,7 +7,7 @@ namespace brigade {
 namespace {
 
 // The rows of one rank's gradient, each once: indices [rows] int64 and values
-// [rows, C]. Of all ranks: [R, most rows] and [R, most rows, C].
+// [rows, C]; for all ranks together [R, most rows] and [R, most rows, C].
 struct SparseRows {
   torch::Tensor indices;
   torch::Tensor values;

@@ -6,8 +6,8 @@
 // in .grad, as autograd does it, in the parameter's dtype.
 //
 // Costs at a step's end, after the buckets were launched: an all-gather of 8
-// bytes per parameter, and two per parameter of n bytes, n the indices
-// and values of the rank that has most rows.
+// bytes per parameter, and two more per parameter of n bytes together,
+// where n is the size of the indices and values of the rank that has most rows.
 #pragma once
 
 #include <torch/types.h>
@@ -28,17 +28,17 @@ class SparseHandover : public Handover {
   void before_accumulate(int param, GradPart part) override;
   void seal_missing(int param) override { grad_of(param).reset(); }
   void give(int param, GradUse use) override;
-  // Nothing: the sum is where autograd left it.
+  // Does nothing: the sum is where autograd left it.
   void after_accumulate(int, GradPart) override {}
   void after_last(int, GradPart) override {}
   void seal(int) override {}
   void seal_by_hand(int) override {}
   void follow_memory() override {}
 
-  // Collective in each group that has any, after the step's buckets were
-  // launched: gradients become their sum over it, from what each rank has.
+  // Collective in each group that has sparse gradients, after the step's
+  // buckets were launched: replaces each gradient by its sum over the group.
   void reduce();
-  // This rank has none of them in this step.
+  // This rank has no gradients in this step.
   void drop();
 
  private:

@@ -35,7 +35,7 @@ class StagedReductions::StagedWork : public Work {
   }
 
  private:
-  // A failure is for the thread that waits for this one.
+  // A failure is kept for the thread that waits for this Work.
   void launch_second() {
     try {
       stages_.first->wait();

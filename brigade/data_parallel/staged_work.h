@@ -1,11 +1,11 @@
-// Reductions of buckets that need a second collective after the first, such as
-// sums, and then sending them. The first ones are launched during backward.
-// The thread that waits for the step's end launches the second ones of all
-// buckets under way, in the order in which the first were launched, so that
-// ranks launch alike and one bucket's arithmetic overlaps with another's
-// transfer.
+// Reductions of buckets in two collectives: one that makes the sums, and one
+// that sends them. The first ones are launched during backward. The thread that
+// waits for the step's end launches the second ones of all buckets under way,
+// in the order in which the first were launched, so that all ranks launch in
+// the same order and one bucket's arithmetic overlaps with another's transfer.
 //
-// Several communicators may be served at once, each by the threads of its rank.
+// One object may serve several communicators at once, each from the threads of
+// its rank.
 #pragma once
 
 #include <cstdint>
@@ -28,14 +28,15 @@ struct ReductionStages {
 
 class StagedReductions {
  public:
-  // Of collectives over `communicator`. Its wait() leaves the result of `last`.
+  // Adds a reduction by collectives over `communicator`. The Work's wait()
+  // returns after `last`.
   WorkPtr add(const Communicator& communicator, ReductionStages stages);
 
  private:
   class StagedWork;
-  // Those of one communicator whose second collective is not launched. The
-  // Works hold it: those of a step that was given up are gone with it, and so
-  // is what they refer to.
+  // The reductions of one communicator whose second collective is not launched
+  // yet. The Works own the queue, so that after a step that was given up it is
+  // freed together with them.
   using Queue = std::deque<std::weak_ptr<StagedWork>>;
 
   std::mutex mutex_;

@@ -60,7 +60,7 @@ class TorchBucketStep : public BucketStep {
 
 class OwnedBucketStep : public BucketStep {
  public:
-  // groups: of the optimizer, by segment; lrs: by parameter group.
+  // groups: the optimizer's, by segment; lrs: by parameter group.
   OwnedBucketStep(
       GradSync& sync,
       Optimizer& optimizer,
@@ -80,7 +80,7 @@ class OwnedBucketStep : public BucketStep {
           lrs_[static_cast<size_t>(optimizer_->groups()[group].param_group)],
           sync_->grad_scale(),
           ops::AfterRead::kZero);
-    // Of a backward that still needs the old values, autograd then says so.
+    // If a backward still needs the old values, autograd then reports it.
     for (const int index : params)
       sync_->params()[static_cast<size_t>(index)]
           .tensor.unsafeGetTensorImpl()
@@ -102,7 +102,8 @@ class OwnedBucketStep : public BucketStep {
       name));
 }
 
-// One optimizer steps in backward, so that whatever it lacks stays as it is.
+// Throws ConfigError if the optimizer lacks a parameter of the sync: only one
+// optimizer steps in backward, so nothing would step it.
 void check_steps_all(const GradSync& sync, torch::optim::Optimizer& optimizer) {
   std::unordered_set<const void*> stepped;
   for (const auto& group : optimizer.param_groups()) {

@@ -1,6 +1,6 @@
-// How far the parameters are in one step: which have got gradients, how often
-// the step's last backward reached each, the order in which they became ready,
-// and what was handed over of each.
+// How far the parameters are in one step: which have gradients, how often the
+// step's last backward reached each, the order in which they became ready, and
+// what was handed over.
 //
 //   kNone --a backward--> kAccumulated, and kReady once it gets no more
 //
@@ -25,12 +25,12 @@ struct ParamStep {
   ReadyState state = ReadyState::kNone;
   int reaches = 0;           // by the step's last backward
   int expected_reaches = 0;  // by the first step's
-  // .grad() as a step left it or an optimizer used it, for the next one.
+  // .grad() as a step left it or an optimizer used it; the next step compares.
   ShownGradient shown;
 
-  // ---- of its Handover
+  // ---- used by its Handover
   double given_scale = 1;  // what its sum was multiplied with to be given
-  // The gradient to come is added to one that a user has made.
+  // The next gradient is added to one that a user has made.
   bool has_users = false;
   torch::Tensor reduced;  // SparseHandover: its sum, until it is given
 };
@@ -40,7 +40,7 @@ class StepProgress {
   // `params` outlives this object.
   explicit StepProgress(std::span<const Param> params);
 
-  // For the next step. What was seen of the first one's reaches stays.
+  // Prepares for the next step. The reaches counted in the first step stay.
   void reset();
 
   // See ReadyState.
@@ -49,42 +49,45 @@ class StepProgress {
   }
   // A backward has reached the parameter, or it is ready.
   void set(int param, ReadyState state) { of(param).state = state; }
-  // What the step knows of a parameter.
+  // The record of a parameter in this step.
   ParamStep& of(int param) { return steps_[static_cast<size_t>(param)]; }
-  // Those that train; may be regrouped.
+  // The parameters that train; their groups may change.
   std::span<const Param> params() const { return params_; }
-  // kReady, as the next of the order.
+  // Makes it kReady, as the next in the order.
   void make_ready(int param) {
     set(param, ReadyState::kReady);
     ready_order_.push_back(param);
   }
-  // kReady without a gradient: nothing that an order can be made of.
+  // Makes it kReady without a gradient: it has no place in the order.
   void make_ready_without_gradient(int param) {
     set(param, ReadyState::kReady);
   }
-  // A micro-batch was reduced and the step goes on: what was ready has
-  // accumulated.
+  // A micro-batch was reduced and the step goes on: kReady becomes
+  // kAccumulated.
   void reopen();
 
   // The parameters that became ready with a gradient.
   const std::vector<int>& ready_order() const { return ready_order_; }
-  // The same, followed by all others.
+  // ready_order(), followed by all other parameters.
   std::vector<int64_t> complete_order() const;
   // By parameter: 1 if it became ready with a gradient.
   std::vector<int64_t> used() const;
   bool all_have_gradients() const;
   bool all_are_ready() const { return ready_order_.size() == steps_.size(); }
 
-  // GraphReach::kAsInFirstStep: one more backward reached a parameter; whether
-  // it was the last, as the first step tells. Never in the first step.
+  // GraphReach::kAsInFirstStep: counts one more backward that reached a
+  // parameter; returns whether it was the last one, by the count of the first
+  // step. Always false in the first step.
   bool count_reach(int param);
   bool is_first_step() const { return is_first_step_; }
-  // The first step is over: its reaches are those of every step.
+  // The first step is over: every step is expected to reach parameters as
+  // often.
   void expect_these_reaches();
 
-  // Of the parameters in a state, for messages.
+  // The names of the parameters in a state, for messages.
   std::string names_of(ReadyState state) const;
-  // ConfigError naming those that got no gradient, if there are any.
+  // Throws ConfigError naming the parameters that got no gradient, if there are
+  // any.
   void throw_if_missing() const;
 
  private:

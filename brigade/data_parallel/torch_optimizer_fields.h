@@ -1,4 +1,4 @@
-// What torch::optim's optimizers keep of a parameter, by name.
+// The states that torch::optim's optimizers keep of a parameter, by name.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -26,11 +26,11 @@ OptimizerFields fields_of(torch::optim::OptimizerParamState& state);
 std::unique_ptr<torch::optim::OptimizerParamState> make_param_state(
     const torch::optim::Optimizer& optimizer);
 
-// What the optimizer keeps of `param`; null: nothing yet.
+// The optimizer's state of `param`; null if it has none yet.
 torch::optim::OptimizerParamState* find_param_state(
     const torch::optim::Optimizer& optimizer,
     const torch::Tensor& param);
-// Null: nothing any more.
+// Null removes the state.
 void set_param_state(
     torch::optim::Optimizer& optimizer,
     const torch::Tensor& param,

@@ -33,23 +33,23 @@ class UnevenInputs {
   void allow(const UnevenInputsOptions& options);
   bool is_allowed() const { return state_ != State::kEven; }
 
-  // Collective: a step begins, and this rank has data. Does nothing, and no
-  // communication, unless allowed. Throws ConfigError on EarlyEnd::kThrow.
-  // Costs an all-reduce of 8 bytes.
+  // Collective: a step begins, and this rank has data. Costs an all-reduce of 8
+  // bytes; does nothing unless allowed. Throws ConfigError with
+  // EarlyEnd::kThrow if a rank has none.
   void begin_step();
-  // The same on a rank without data. Whether there is a step, that is, another
-  // rank has data.
+  // The same on a rank without data. Returns whether there is a step, that is,
+  // another rank has data.
   bool begin_shadow_step();
-  // Collective, after begin_shadow_step() was false everywhere: the rank that
-  // was the last to have data (of several the highest).
+  // Collective, after begin_shadow_step() was false everywhere: returns the
+  // rank that was the last to have data (the highest of several).
   int last_rank_with_data();
 
-  // What a mean divides by in this step.
+  // The divisor of a mean in this step.
   int divisor() const;
-  // In this step.
+  // The number of ranks that have data in this step.
   int ranks_with_data() const { return ranks_with_data_; }
-  // The lowest rank that has data. Where some have none it is a collective of
-  // all (an all-reduce of 8 bytes). `has_data`: of this rank.
+  // The lowest rank that has data. If some have none it is collective over all
+  // (an all-reduce of 8 bytes). `has_data`: whether this rank has some.
   int first_rank_with_data(bool has_data);
 
  private:

@@ -75,7 +75,8 @@ problem_of(const Param& param, torch::Device device, FlatWeights weights) {
   return {};
 }
 
-// What keeps this rank's parameters from being wrapped, or an empty text.
+// The reason why this rank's parameters cannot be wrapped; empty if there is
+// none.
 std::string first_problem(
     std::span<const Param> params,
     torch::Device device,
@@ -93,7 +94,8 @@ std::string first_problem(
          "wrapping it";
 }
 
-// Among themselves; what else the module has is known to parameters_of().
+// Notes parameters that share memory with each other; parameters_of() knows the
+// module's other tensors.
 void note_sharers(std::vector<Param>& params) {
   std::vector<State> tensors;
   for (const Param& param : params)
@@ -118,8 +120,9 @@ void check_all_can_wrap(const std::string& mine, const Agreement& agreement) {
       is_of_rank_0 ? others->of_rank_0 : others->of_rank));
 }
 
-// One line per parameter: "name: [2, 3] Float". Of a parameter of another group
-// than `group` what all ranks have in common: its group's size.
+// One line per parameter: "name: [2, 3] Float". For a parameter of another
+// group than `group` the line has what all ranks have in common: its group's
+// size.
 std::string describe(
     std::span<const Param> params,
     const CommunicatorPtr& group) {
@@ -165,7 +168,7 @@ void check_params_alike(
       describe(params, group) + '\n' + options);
   if (!found)
     return;
-  // An empty line parts parameters from options.
+  // An empty line separates parameters from options.
   const size_t end = found->of_rank_0.find("\n\n");
   const size_t other_end = found->of_rank.find("\n\n");
   const auto param = first_line_difference(
@@ -191,7 +194,8 @@ void check_params_alike(
       option.there));
 }
 
-// In each group that is not all ranks; all hear of a difference in one.
+// Compares within each group that is not all ranks; all ranks learn of a
+// difference in one.
 void check_groups_alike(
     std::span<const Param> params,
     const CommunicatorPtr& all) {

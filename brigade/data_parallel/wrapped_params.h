@@ -1,5 +1,5 @@
-// The parameters of a wrapped module: checked when it is wrapped, alike on all
-// ranks from then on, and watched for changes that would break that.
+// The parameters of a wrapped module: checked to be the same on all ranks when
+// it is wrapped, and for changes that would break that afterwards.
 #pragma once
 
 #include <torch/types.h>
@@ -18,15 +18,16 @@ namespace brigade {
 
 class WrappedParams {
  public:
-  // Collective over `all`, and over each parameter's group, which is of ranks
-  // of `all`; a parameter without one gets `all`. Throws on every rank, before
-  // any value is sent: ConfigError when some rank has nothing to synchronise or
-  // a parameter that cannot be (wrapped already, on another device, complex,
-  // with kMove in memory that another tensor shares), CommError naming both
-  // sides when ranks of a group differ in names, order, shapes, strides,
-  // dtypes, which are frozen, which of these share memory, or any ranks in the
-  // sizes of groups or in `options`, one "name: value" per line. Costs two
-  // all-gathers of 16 bytes, and one in each group that is not all ranks.
+  // Collective over `all`, and over each parameter's group, whose ranks are
+  // some of `all`; a parameter without a group gets `all`. Throws on every
+  // rank, before any value is sent: ConfigError when some rank has nothing to
+  // synchronise or a parameter that cannot be (wrapped already, on another
+  // device, complex, with kMove in memory that another tensor shares),
+  // CommError naming both sides when ranks of a group differ in names, order,
+  // shapes, strides, dtypes, in which parameters are frozen or in which of
+  // these share memory, or when any ranks differ in the sizes of groups or in
+  // `options` (one "name: value" per line). Costs two all-gathers of 16 bytes,
+  // and one in each group that is not all ranks.
   WrappedParams(
       std::vector<Param> params,
       const std::string& options,
@@ -39,13 +40,13 @@ class WrappedParams {
   std::span<const Param> frozen() const {
     return std::span(params_).subspan(trained_);
   }
-  // Those that have a place in flat memory: trainable(), and behind them the
-  // frozen ones that share memory with no other tensor.
+  // The parameters that have a place in flat memory: trainable(), followed by
+  // the frozen ones that share memory with no other tensor.
   std::span<Param> laid_out() { return {params_.data(), laid_out_}; }
-  // Of trainable(); -1: not among them.
+  // The index in trainable(); -1 if it is not among them.
   int index_of(const torch::Tensor& param) const;
 
-  // What belonged to `from` belongs to `to`.
+  // Parameters whose group was `from` belong to `to`.
   void regroup(const CommunicatorPtr& from, const CommunicatorPtr& to);
 
   // Collective in every group: its ranks get the values of its rank `root`,
@@ -64,13 +65,13 @@ class WrappedParams {
   std::unordered_map<const void*, int> index_of_;  // of trainable(), by tensor
 };
 
-// Collective in every group of `params`: of a value per parameter the highest
-// among the ranks of its group.
+// Collective in every group of `params`: returns for each parameter the highest
+// value among the ranks of its group.
 std::vector<int64_t> max_in_groups(
     const std::vector<int64_t>& values,
     std::span<const Param> params);
-// ConfigError where uneven inputs cannot be counted: parameters of a group that
-// is not `all`.
+// Throws ConfigError if a parameter's group is not `all`: uneven inputs cannot
+// be counted then.
 void check_has_one_group(
     std::span<const Param> params,
     const Communicator& all);

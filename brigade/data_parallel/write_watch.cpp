@@ -14,7 +14,7 @@
 namespace brigade {
 namespace {
 
-// Those of the process that are between begin() and end(): ranks that are
+// The watches of the process that are between begin() and end(): ranks that are
 // threads have one each.
 struct ActiveWatches {
   std::mutex mutex;
@@ -42,12 +42,13 @@ struct ActiveWatches {
   }
 };
 
-// The argument that an operation writes to: the first of one in place, the last
-// of an overload with one named out. Null: none.
+// The argument that an operation writes to: the first if it works in place, the
+// last if its overload is named "out"; null if none.
 const c10::IValue* written_input(const at::RecordFunction& op) {
   const auto inputs = op.inputs();
   const std::string_view name(op.name());
-  // The second is no step: an embedding's forward, by max_norm.
+  // embedding_renorm_ is not a step: an embedding's forward calls it for
+  // max_norm.
   if (name.empty() || inputs.empty() || name == "aten::embedding_renorm_")
     return nullptr;
   if (name.back() == '_')
@@ -67,7 +68,7 @@ std::unique_ptr<at::ObserverContext> before_write(
   const std::lock_guard lock(active.mutex);
   visit_op_input(*written, [&](const torch::Tensor& tensor) {
     const MemorySpan memory(tensor);
-    // Those that have seen enough leave.
+    // Watches that have seen enough are removed.
     for (size_t i = active.watches.size(); i-- > 0;) {
       WriteWatch* const watch = active.watches[i];
       watch->note_write(memory);

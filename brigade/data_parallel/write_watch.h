@@ -1,11 +1,11 @@
-// Notices which operations of libtorch write to gradients that were handed
-// over, and to their weights: an optimizer of torch::optim, of which nobody
-// else tells that it has stepped, and a user who changes .grad(). Versions of
-// tensors do not: torch::optim and torch::nn::utils write through data().
-// Operations are in place (add_()) or have an argument out.
+// Notices operations of libtorch that write to gradients that were handed over,
+// or to their weights: a torch::optim optimizer, which does not report its
+// steps otherwise, or a user who changes .grad(). Versions of tensors do not
+// show that, since torch::optim and torch::nn::utils write through data(). Seen
+// are operations in place (add_()) and those with an argument `out`.
 //
 // It observes the dispatcher (at::RecordFunction) in all threads, from begin()
-// to the first write of a weight. Kernels that are called otherwise are not
+// to the first write of a weight. Kernels that are called without it are not
 // seen.
 #pragma once
 
@@ -21,7 +21,7 @@ namespace brigade {
 
 class WriteWatch {
  public:
-  // What was written since begin(): weights, or else gradients.
+  // What was written since begin(); weights count before gradients.
   enum class Seen {
     kNothing,
     kGradients,
@@ -34,24 +34,24 @@ class WriteWatch {
   WriteWatch(const WriteWatch&) = delete;
   WriteWatch& operator=(const WriteWatch&) = delete;
 
-  // Writes to the memory of these are noticed from here on. `on_step` is called
+  // Begins to watch writes to the memory of these tensors. `on_step` is called
   // once, before the first write of a weight or by note_step(), in the thread
-  // that writes; it runs no operation of libtorch.
+  // that writes; it must not run operations of libtorch.
   void begin(
       const std::vector<torch::Tensor>& gradients,
       const std::vector<torch::Tensor>& weights,
       std::function<void()> on_step);
-  // Nothing is noticed any longer.
+  // Ends the watch.
   void end();
-  // An optimizer that reads these gradients where they are steps the weights.
-  // Nothing is noticed any longer.
+  // Called when an optimizer that reads these gradients in place steps the
+  // weights. Nothing is noticed afterwards.
   void note_step();
   // kNothing after end().
   Seen seen() const { return seen_; }
   bool has_seen_weights() const { return seen_ >= Seen::kWeights; }
   bool is_watching() const { return is_watching_; }
 
-  // Called by the observer: an operation writes to this memory.
+  // Called by the observer when an operation writes to this memory.
   void note_write(const MemorySpan& written);
 
  private:

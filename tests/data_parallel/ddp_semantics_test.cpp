@@ -566,7 +566,7 @@ TEST(ObservedOrder, AnAdamWMadeBeforeTheFirstStepSaysThatItIsStale) {
   EXPECT_THAT(
       message_of<ConfigError>(
           [&] { stale.step(0.1, 1.0, ops::AfterRead::kZero); }),
-      AllOf(HasSubstr("bucket 0"), HasSubstr("make it anew")));
+      AllOf(HasSubstr("bucket 0"), HasSubstr("make it again")));
   AdamW optimizer = make_adamw(model.sync(), 0.0);
   optimizer.step(0.1, 1.0, ops::AfterRead::kZero);
   EXPECT_NEAR(model->w[0].item<double>(), 0.9, 1e-6);
