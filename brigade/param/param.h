@@ -1,6 +1,6 @@
 // A parameter on this rank, and all that the rest of the program needs to know
-// of it: what of the whole it is, over which ranks its gradient is reduced,
-// which unit it is gathered with, and what is kept beside it.
+// of it: which part of the whole it is, over which ranks its gradient is
+// reduced, which unit it is gathered with, and its states.
 #pragma once
 
 #include <torch/types.h>
@@ -24,8 +24,8 @@ namespace brigade {
 struct ParamGroup {
   CommunicatorPtr ranks;  // null: all ranks that wrap the module
   // What a mean (Reduction::kMean) divides the sum by; 0: the number of ranks.
-  // Of an expert, whose gradient covers the tokens of more ranks than hold it,
-  // the number of those.
+  // For an expert it is the number of ranks whose tokens its gradient covers,
+  // which is more than hold it.
   double mean_divisor = 0;
   bool operator==(const ParamGroup&) const = default;
 };
@@ -33,44 +33,46 @@ struct ParamGroup {
 struct Param {
   std::string name;      // under which errors, checks and checkpoints know it
   torch::Tensor tensor;  // the weight
-  // Of a matrix: a step's gradient leaves most rows zero, as that of an
-  // embedding does whose vocabulary is large for the tokens of a step. Only a
-  // hint on what to send: sums are the same.
+  // A step's gradient of this matrix leaves most rows zero, as for an embedding
+  // whose vocabulary is large for a step's tokens. Only a hint on what to send:
+  // sums are the same.
   bool is_row_sparse = false;
   // Autograd gives it sparse tensors as gradients (EmbeddingOptions::sparse).
   bool has_sparse_gradient = false;
-  // Shares its bucket with no other: where its range of the flat memory must be
-  // that of a twin in another model part (tied embeddings of a pipeline).
+  // Has a bucket of its own, because its range of the flat memory must be that
+  // of a twin in another model part (tied embeddings of a pipeline).
   bool has_own_bucket = false;
   ParamGroup group;
-  // Sharding::kParameters: weights of one unit are gathered and freed together.
-  // From 0 on, none left out.
+  // Sharding::kParameters (ZeRO-3, FSDP): weights of one unit are gathered and
+  // freed together. Units are numbered from 0 without gaps.
   int unit = 0;
-  // Another parameter or buffer of the module with which it shares memory; "":
+  // Another parameter or buffer of the module that it shares memory with; "":
   // none.
   std::string shares_memory_with = {};
-  // What has the place of its data while the module computes (ComputeCopies);
-  // undefined: nothing.
+  // Replaces its data while the module computes (ComputeCopies); undefined:
+  // nothing does.
   torch::Tensor compute_copy;
-  // Of the tensor when it was wrapped, whatever its compute copy has.
+  // The dtype of the tensor when it was wrapped, whatever its compute copy's
+  // is.
   torch::ScalarType dtype = torch::kFloat;
 
-  // Of a model's part. For a library user's module null and the whole, with its
-  // shape when it was wrapped.
+  // The row and cut of a model part's parameter. For a library user's module
+  // the row is null, and the cut is the whole, with its shape when it was
+  // wrapped.
   std::shared_ptr<const ParameterRow> row;
   ParamShard cut;
   // The last stage's copy of a tied embedding, which belongs to the first.
   bool is_copy_for_head = false;
 
-  // ---- in flat memory (ParamMemory), where it has a place there
+  // ---- its place in flat memory (ParamMemory), if it has one
 
   torch::Tensor flat_weight;  // where its values are; undefined: anywhere
   torch::Tensor main_grad;    // shaped as it; of sparse ones without elements
   RunPart owned;              // what this rank owns, of segment `run`
 
-  // What an optimizer and low-communication training keep, shaped as the
-  // weight. Filled in where parameters are walked (ParamSet::visit(),
-  // LocalTraining::visit()); views of flat memory.
+  // The states of an optimizer and of low-communication training, shaped as the
+  // weight: views of flat memory. Filled in while parameters are walked
+  // (ParamSet::visit(), LocalTraining::visit()).
   std::vector<State> states;
 
   bool is_replaced_by_copy() const {
@@ -78,19 +80,19 @@ struct Param {
   }
   // A state by its name; undefined: it has none.
   torch::Tensor state(std::string_view state_name) const;
-  // Whether this rank stores it and counts it in norms: no other rank of the
-  // model holds it too.
+  // Whether this rank stores it and counts it in norms: only one of the model's
+  // ranks that hold the same part does.
   bool is_counted_here() const {
     return cut.is_first_replica && !is_copy_for_head;
   }
 };
 
-// The parameters of each group, by index; groups in the order of their first
-// parameters.
+// The indices of the parameters of each group; groups are in the order of their
+// first parameters.
 std::vector<std::vector<size_t>> groups_of(std::span<const Param> params);
 
 // A parameter of `part`: its row, cut (shard_parameter()) and hints; `weight`
-// is what the rank has of it.
+// is this rank's part of it.
 Param make_param(
     const ParameterRow& row,
     const ModelPart& part,
@@ -99,8 +101,8 @@ Param make_param(
 
 // A view of a part of a tensor.
 torch::Tensor take_slice(const torch::Tensor& full, const Slice& slice);
-// The same, padded with zeros to the length that `shape` has along the slice:
-// what a rank holds of a whole tensor.
+// A rank's part of a whole tensor: the slice, padded with zeros to the length
+// that `shape` has along it.
 torch::Tensor take_shard(
     const torch::Tensor& full,
     const Slice& slice,

@@ -115,7 +115,8 @@ BucketPlan with_frozen(
   for (const PlannedBucket& bucket : plan.buckets)
     trained += bucket.slots.size();
   const auto frozen = bucket_params_of(params.subspan(trained));
-  // Nothing waits for a bucket to fill: one for each dtype, group and unit.
+  // Frozen parameters have no gradients to wait for: one bucket for each dtype,
+  // group and unit.
   BucketPlanOptions whole = options;
   for (size_t i = trained; i < params.size(); ++i)
     whole.ranks = std::lcm(whole.ranks, params[i].group.ranks->size());
@@ -216,7 +217,7 @@ void ParamMemory::add_weights(const BucketPlan& plan) {
     segment.weight_shard =
         segment.weight.narrow(0, segment.owned.begin, segment.owned.numel)
             .clone();
-    // All its buckets have their values now.
+    // All buckets of this memory have their values now.
     if (flat.used == flat.numel)
       ops::release(flat.memory);
   }

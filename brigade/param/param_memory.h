@@ -1,9 +1,9 @@
-// The flat memory of a model part's parameters: weights, and beside those that
-// train their gradients. A planned bucket is a range of both, in which the
-// parameters are views, and of each bucket this rank owns a range, all of it
-// without sharding: norms, clipping and optimizers walk the owned ranges. With
-// Sharding::kParameters each rank keeps the weights that it owns, and the rest
-// comes and goes (ShardedWeights).
+// The flat memory of a model part's parameters: the weights and, if they train,
+// their gradients. A planned bucket is a range of both, and parameters are
+// views of it. This rank owns a range of each bucket (without sharding all of
+// it): norms, clipping and optimizers walk the owned ranges. With
+// Sharding::kParameters (ZeRO-3, FSDP) each rank keeps the weights that it
+// owns, and the others are gathered and freed (ShardedWeights).
 //
 // Changed between backwards by the trainer's thread; ShardedWeights reads its
 // segments in forward and backward.
@@ -34,27 +34,27 @@ enum class FlatWeights {
 
 // One bucket's range of the flat memory: weights, and their gradients.
 struct FlatSegment {
-  // [numel], only where the memory holds weights; of Sharding::kParameters
-  // without memory most of the time.
+  // [numel], only if the memory holds weights; with Sharding::kParameters it
+  // has no memory most of the time.
   torch::Tensor weight;
   std::vector<RunPart> slots;
   FlatRange owned;
-  // [owned.numel]: Sharding::kParameters only: the owned weights.
+  // [owned.numel], with Sharding::kParameters only: the owned weights.
   torch::Tensor weight_shard;
   int unit = 0;      // see Param
   ParamGroup group;  // of its parameters: they are reduced and gathered over it
-  // [numel], of those that train; padding is zero.
+  // [numel], only if the parameters train; padding is zero.
   torch::Tensor main_grad;
-  // [owned.numel]: only where gradients are divided (divides_gradients()) and
-  // main_grad holds them until they are reduced: their sum over ranks and
-  // micro-batches.
+  // [owned.numel], only if gradients are divided (divides_gradients()): their
+  // sum over ranks and micro-batches; main_grad holds them until they are
+  // reduced.
   torch::Tensor grad_shard;
 
   // [owned.numel]: what an optimizer steps and reads.
   torch::Tensor owned_weight() const;
   torch::Tensor owned_main_grad() const;
-  // Where in owned_weight() a view of it begins; std::nullopt: it is no view of
-  // it.
+  // Where in owned_weight() a view of it begins; std::nullopt if it is no such
+  // view.
   std::optional<int64_t> owned_offset(const torch::Tensor& view) const;
 };
 
@@ -63,31 +63,31 @@ bool is_same_memory(const torch::Tensor& a, const torch::Tensor& b);
 
 // The dtype of a parameter's main_grad: float32 for 16 bits, else its own.
 torch::ScalarType main_grad_dtype(torch::ScalarType param);
-// Whether its gradients accumulate in float32 instead.
+// Whether gradients of this dtype accumulate in float32.
 bool is_16_bit(torch::ScalarType dtype);
 
-// What planning knows of the parameters.
+// The descriptions of the parameters that plan_buckets() takes.
 std::vector<BucketParam> bucket_params_of(std::span<const Param> params);
 
-// `plan` for the first of `params`, those that it plans, and further buckets
-// behind it for the rest, which are frozen.
+// Returns `plan`, which is for the first of `params`, followed by further
+// buckets for the rest, which are frozen.
 BucketPlan with_frozen(
     BucketPlan plan,
     std::span<const Param> params,
     const BucketPlanOptions& options);
 
-// What an optimizer over flat memory must know of its owner's changes.
+// Tells an optimizer over flat memory what its owner has changed.
 struct FlatMemory {
-  // False once the owner has moved to other memory: nothing else reads or
-  // writes views of this one.
+  // False once the owner has moved to other memory: nothing reads views of this
+  // one any more.
   bool is_current = true;
   // Raised when weights were replaced from outside (broadcast after a join):
-  // masters must be made anew.
+  // masters must be set to them.
   int64_t weights_version = 0;
-  // Called before a step reads gradients, where there is one; throws what keeps
-  // it from being right.
+  // If not empty, called before a step reads gradients; throws if the step
+  // would be wrong.
   std::function<void()> before_step = {};
-  // Called when so many elements were stepped, where there is one.
+  // If not empty, called after `numel` elements were stepped.
   std::function<void(int64_t numel)> after_step = {};
 };
 // Shared by the memory's owner and its optimizers.
@@ -95,64 +95,62 @@ using FlatMemoryPtr = std::shared_ptr<FlatMemory>;
 
 class ParamMemory {
  public:
-  // `plan` of `params`, which outlive this object and of which those that train
-  // come first; each learns its place (Param::main_grad). With kMove holds
-  // their values and makes them views of it. All buckets of one dtype (with
-  // sharding of weights of one dtype and unit) lie side by side in one piece of
-  // memory: linear() makes one product of neighbours. With kParameters what is
-  // not owned is released then. With kLeaveAlone there is memory of gradients
-  // alone. Gradients are zero.
+  // `plan` is for `params`, which outlive this object and of which those that
+  // train come first; each learns its place (Param::main_grad). With kMove the
+  // memory holds their values, and they become views of it. With kLeaveAlone it
+  // holds gradients alone. All buckets of one dtype (with kParameters of one
+  // dtype and unit) lie side by side in one piece of memory, so that linear()
+  // can make one product of neighbours. With kParameters weights that this rank
+  // does not own are released at once. Gradients are zero.
   ParamMemory(
       const BucketPlan& plan,
       std::span<Param> params,
       FlatWeights place,
       Sharding sharding);
 
-  // Of those that train, by bucket.
+  // The segments of parameters that train, by bucket.
   std::span<const FlatSegment> segments() const {
     return {segments_.data(), trained_segments_};
   }
-  // Behind them those of frozen ones.
+  // segments(), followed by those of frozen parameters.
   const std::vector<FlatSegment>& all_segments() const { return segments_; }
   std::span<const Param> params() const { return params_; }
   Sharding sharding() const { return sharding_; }
-  // The same contents under another plan. Who holds views of the old memory
-  // learns it from flat_memory().
+  // Moves the contents to memory of another plan. Holders of views of the old
+  // memory learn it from flat_memory().
   void move_to(const BucketPlan& plan);
   // Raised by each move.
   int64_t layout_version() const { return layout_version_; }
-  // What optimizers over this memory watch.
+  // Watched by optimizers over this memory.
   const FlatMemoryPtr& flat_memory() const { return flat_memory_; }
-  // The segment of whose owned weights a tensor is a view; std::nullopt: there
-  // is none.
+  // The segment whose owned weights a tensor is a view of; std::nullopt if
+  // there is none.
   std::optional<size_t> segment_of(const torch::Tensor& owned) const;
-  // The groups of parameters are others than before. Without sharding.
+  // Called after the groups of parameters have changed. Precondition: no
+  // sharding.
   void follow_groups();
 
-  // ---- weights
-  // With kMove: takes the values of parameters that were given other memory, as
-  // torch::load() does, and makes them views again; where one of them trains
-  // raises FlatMemory::weights_version. Throws ConfigError naming one of those
-  // with Sharding::kParameters: see FullWeights.
+  // ---- weights With kMove: copies the values of parameters that have got
+  // other memory, as by torch::load(), and makes them views again; if one of
+  // them trains, raises FlatMemory::weights_version. With Sharding::kParameters
+  // it throws ConfigError naming one instead: see FullWeights.
   void take_back();
-  // Whether there is something to take back.
+  // Whether take_back() has something to do.
   bool are_replaced() const;
   // Changes whenever an optimizer has written flat weights.
   int64_t version_of_weights() const;
 
-  // ---- gradients
-  // Of a parameter that trains: Param::main_grad.
+  // ---- gradients Param::main_grad of a parameter that trains.
   const torch::Tensor& main_grad(int param) const {
     return params_[static_cast<size_t>(param)].main_grad;
   }
-  // Where those of such a view of owned weights are, flat; undefined: it is
-  // none.
+  // The gradients of a view of owned weights, flat; undefined if it is none.
   torch::Tensor main_grad_of(const torch::Tensor& owned) const;
   // Clears every main_grad, padding included.
   void zero_main_grads();
-  // A segment's owned range holds the sum over ranks. With sharding, what is
-  // not owned is cleared; where gradients are divided the sum is added to the
-  // shard.
+  // Called when a segment's owned range holds the sum over ranks. With
+  // sharding, clears the rest of it; if gradients are divided, adds the sum to
+  // the shard.
   void take_reduced(size_t segment);
   // Changes whenever a main_grad was written by an ATen operation.
   int64_t version_of_gradients() const;

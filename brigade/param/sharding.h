@@ -1,13 +1,14 @@
-// What each rank of a data parallel group keeps only its part of: the stages of
-// ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054); the last is FSDP.
+// The tensors of which each rank of a data parallel group keeps only its part:
+// the stages of ZeRO, ZeRO-1 to ZeRO-3 (Rajbhandari et al. 2020,
+// arXiv:1910.02054); ZeRO-3 is FSDP.
 #pragma once
 
 #include "brigade/options/choice.h"
 
 namespace brigade {
 
-// Bytes of a rank for each bf16 parameter, dp ranks: weight, main_grad,
-// moments and master.
+// Bytes per bf16 parameter on each of dp ranks: weight + main_grad + moments
+// and master.
 enum class Sharding {
   kNone,       // 2 + 4 + 10: everything on every rank
   kOptimizer,  // 2 + 4 + 10/dp: moments and masters (ZeRO-1)
@@ -16,7 +17,7 @@ enum class Sharding {
   // (ZeRO-3; PyTorch's fully_shard). See sharding/sharded_weights.h.
   kParameters,
 };
-// As messages call them.
+// The names in messages.
 template <>
 inline constexpr std::array kChoices<Sharding>{
     Choice{Sharding::kNone, "none"},
@@ -24,12 +25,13 @@ inline constexpr std::array kChoices<Sharding>{
     Choice{Sharding::kGradients, "gradients"},
     Choice{Sharding::kParameters, "parameters"}};
 
-// Sharding: when gather_weights(), and with it DataParallel::step(), returns.
+// With sharding: when gather_weights(), and with it DataParallel::step(),
+// returns.
 enum class GatherMode {
   kInPlace,  // with the weights of all ranks in place
-  // At once; operations of the next DataParallel::forward() wait for what they
-  // read. Until then, or wait_for_weights(), whoever reads the module through a
-  // handle of its own finds some weights of the step before.
+  // At once; operations of the next DataParallel::forward() wait for the
+  // weights that they read. Until then, or wait_for_weights(), code that reads
+  // the module through another handle finds some weights of the step before.
   kOverlapForward,
 };
 

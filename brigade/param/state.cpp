@@ -27,7 +27,7 @@ State zero_state(const StateSpec& spec, const torch::Tensor& weight) {
   const auto dtype = dtype_of(spec.dtype);
   State state{
       spec.name, torch::zeros_like(weight, weight.options().dtype(dtype))};
-  // Zero times any entry.
+  // A scale of zero makes every value 0, whatever the code.
   if (ops::is_codes(dtype))
     state.scales = torch::zeros(
         {count_blocks(weight.numel())}, weight.options().dtype(torch::kFloat));

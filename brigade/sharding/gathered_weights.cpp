@@ -23,7 +23,7 @@ GatheredWeights::~GatheredWeights() {
       if (work)
         work->wait();
     } catch (const std::exception&) {
-      // A lost peer: reported to the caller that waits.
+      // A lost peer is reported to the caller that waits.
     }
   }
 }

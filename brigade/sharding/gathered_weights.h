@@ -1,10 +1,11 @@
-// The weights of a sharded module, on their way from the ranks that own them:
-// with Sharding::kOptimizer and kGradients each bucket's are gathered after the
-// optimizer's step and waited for when they are read; with kParameters each
-// unit's are gathered when it is used (ShardedWeights). Without sharding they
-// are only waited for where an optimizer still steps them.
+// Gathers the weights of a sharded module from the ranks that own them. With
+// ZeRO-1 and ZeRO-2 (Sharding::kOptimizer, kGradients) each bucket's are
+// gathered after the optimizer's step and waited for when they are read; with
+// ZeRO-3, FSDP (kParameters), each unit's are gathered when it is used
+// (ShardedWeights). Without sharding weights are waited for only if an
+// optimizer still steps them.
 //
-// Called by the trainer's thread; what units() returns also by the thread of
+// Called by the trainer's thread; units() is also used by the thread of
 // backward.
 #pragma once
 
@@ -21,32 +22,33 @@ namespace brigade {
 
 class GatheredWeights {
  public:
-  // Of those that train, in `memory`, which outlives it.
+  // Gathers the parameters in `memory` that train; `memory` outlives this
+  // object.
   GatheredWeights(const ParamMemory& memory, GatherMode mode);
   ~GatheredWeights();  // waits for what is under way
   GatheredWeights(const GatheredWeights&) = delete;
   GatheredWeights& operator=(const GatheredWeights&) = delete;
 
-  // Collective, after an optimizer stepped what this rank owns: exchanges the
+  // Collective, after an optimizer has stepped this rank's ranges: gathers the
   // weights, in the order of forward; see GatherMode. late: segments that
-  // `finish` steps, which is called before one of them is needed, with
-  // GatherMode::kInPlace at once.
+  // `finish` still steps; it is called before one of them is needed (with
+  // GatherMode::kInPlace at once).
   void after_step(
       std::vector<bool> late = {},
       std::function<void()> finish = {});
-  // Whether there is something to wait for.
+  // Whether need_all() has something to wait for.
   bool are_under_way() const;
-  // Until then no weight may be read.
+  // Waits for all weights; none may be read before.
   void need_all();
-  // Until then no weight of this segment may be read.
+  // Waits for the weights of this segment; none of them may be read before.
   void need(size_t segment);
-  // Sharding::kParameters: the weights, of which none can be read otherwise.
+  // The weights of Sharding::kParameters, which can be read only through it.
   // Null with any other sharding.
   ShardedWeights* units() const { return units_.get(); }
 
-  // The weights are what all ranks have now.
+  // The present weights are the same on all ranks.
   void note_current() { gathered_version_ = memory_->version_of_weights(); }
-  // ConfigError where weights were stepped and not exchanged.
+  // Throws ConfigError if weights were stepped and not gathered.
   void throw_if_stale() const;
 
  private:

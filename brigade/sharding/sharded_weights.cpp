@@ -19,8 +19,8 @@ const void* storage_of(const torch::Tensor& tensor) {
   return tensor.storage().unsafeGetStorageImpl();
 }
 
-// All of the storage that a unit's weights of one dtype fill. It has no memory,
-// so that libtorch would refuse a view of it.
+// A tensor over the whole storage of a unit's weights of one dtype. Not made as
+// a view, which libtorch refuses while the storage has no memory.
 torch::Tensor whole_of(const torch::Tensor& part, int64_t numel) {
   auto whole = at::detail::make_tensor<c10::TensorImpl>(
       c10::Storage(part.storage()), part.key_set(), part.dtype());
@@ -111,7 +111,7 @@ void ShardedWeights::use_all(std::span<const int> units) {
     launch(next);
 }
 
-// Another unit is in use; notes that it came next.
+// Makes another unit the one in use, and notes that it came next.
 void ShardedWeights::advance(int index) {
   const int current = std::get<1>(place_);
   if (index == current)
@@ -201,7 +201,7 @@ void ShardedWeights::wait(int index) {
   each.state = State::kWhole;
 }
 
-// The next use begins anew.
+// Gives up a gather that failed; the next use begins a new one.
 void ShardedWeights::give_up(int index, const std::exception& error) {
   drop_works(unit(index));
   free(index);
@@ -221,7 +221,7 @@ void ShardedWeights::drop_works(Unit& each) {
     try {
       work->wait();
     } catch (const std::exception&) {
-      // Reported to the caller that waited for it.
+      // It was reported to the caller that waited.
     }
   }
   each.works.clear();
@@ -234,8 +234,8 @@ void ShardedWeights::free(int index) {
   each.state = State::kReleased;
 }
 
-// Blocks of a uniform model have weights of one size: the pages of the unit
-// that is over go on to the next.
+// Blocks of a uniform model have weights of the same size: the memory pages of
+// a freed unit are moved to the next one.
 void ShardedWeights::take_over_memory(std::span<const int> freed, int index) {
   for (const torch::Tensor& to : unit(index).memory) {
     if (to.numel() == 0 || !ops::is_released(to))

@@ -1,15 +1,15 @@
-// The weights of Sharding::kParameters (ZeRO-3; Rajbhandari et al. 2020, and
-// FSDP, Zhao et al. 2023, arXiv:2304.11277). Each rank keeps its range of every
-// bucket; the weights of a unit (Param::unit) are gathered when it is used
-// in forward or backward, and freed when another is. What is used after it is
-// gathered meanwhile: the unit that came next when these two were used last in
-// this order, so that all ranks that run the same model gather alike.
+// The weights of Sharding::kParameters (ZeRO-3, Rajbhandari et al. 2020; FSDP,
+// Zhao et al. 2023, arXiv:2304.11277). Each rank keeps its range of every
+// bucket; the weights of a unit (Param::unit) are gathered when it is used in
+// forward or backward, and freed when another one is. Meanwhile the next unit
+// is prefetched: the one that came next when these two were last used in this
+// order, so that all ranks that run the same model gather the same units.
 //
 //   kReleased --launch--> kGathering --wait--> kWhole --another is used-->
 //     ^                                                                  |
 //     +------------------------------------------------------------------+
 //
-// Two units are whole at a time, but for those that a user holds. A unit that
+// Two units are whole at a time, besides those that a user holds. A unit that
 // is used last in forward and first in backward is gathered once for both, and
 // so is the one before it: for n bytes of weights a step sends at most
 // 2n(R-1)/R.
@@ -38,13 +38,13 @@ namespace brigade {
 
 class ShardedWeights {
  public:
-  // Of those with Sharding::kParameters, which outlive it. Each segment is
-  // gathered over its group, after a call of `before_gather`, if any, with its
-  // index.
+  // The memory must have Sharding::kParameters and outlive this object. Each
+  // segment is gathered over its group, after a call of `before_gather`, if
+  // any, with its index.
   explicit ShardedWeights(
       const ParamMemory& memory,
       std::function<void(size_t segment)> before_gather = {});
-  // Waits for what is under way. Parameters are empty afterwards: no rank has
+  // Waits for gathers under way. Parameters are empty afterwards: no rank has
   // them whole.
   ~ShardedWeights();
   ShardedWeights(const ShardedWeights&) = delete;
@@ -52,61 +52,64 @@ class ShardedWeights {
 
   int units() const { return static_cast<int>(units_.size()); }
 
-  // The weights of a unit (of some, for an operation that reads several) can be
-  // read until another is used. Throws CommError naming the unit, and, as all
-  // that take a unit, ConfigError where there is none of that number.
+  // Makes the weights of a unit readable until another one is used. Throws
+  // CommError naming the unit and, as all functions that take a unit,
+  // ConfigError if there is none of that number.
   void use(int unit) { use_all({&unit, 1}); }
-  // The same of several units.
+  // The same for several units, of an operation that reads them all.
   void use_all(std::span<const int> units);
-  // A forward begins whose code may be anyone's: see WeightWatch.
+  // A forward of unknown code begins: see WeightWatch.
   void begin_pass() { is_in_pass_ = true; }
   bool is_in_pass() const { return is_in_pass_; }
-  // A backward, or a forward without one, is over: frees all but what is held.
+  // A backward, or a forward without one, is over: frees all units that are not
+  // held.
   void end_pass();
-  // A pass is about to begin: gathers what the last one began with.
+  // A pass is about to begin: prefetches the unit that the last one began with.
   void expect_pass();
   // end_pass() after an error; failures of gathers under way are ignored.
   void abandon();
 
-  // The weights of a unit can be read until let_go(), however often it is held.
+  // Makes the weights of a unit readable until let_go(), called once per
+  // hold().
   void hold(int unit);
-  // A unit that nobody holds any longer is freed. Throws ConfigError where
-  // nobody did.
+  // Ends a hold(); the unit is freed once nobody holds it and it is not in use.
+  // Throws ConfigError if nobody did.
   void let_go(int unit);
   bool is_held() const;  // any of them
-  // This rank's range takes the whole weights' values, where they differ.
-  // Returns whether any that trains did. Precondition: held.
+  // Copies the whole weights' values into this rank's range where they differ.
+  // Returns whether any that trains did. Precondition: the unit is held.
   bool keep_changes(int unit);
-  // Adds `change`, shaped as the parameter of that name, to what this rank has
-  // of it. Precondition: nothing is held; others see it once it is gathered.
+  // Adds `change`, shaped as the parameter of that name, to this rank's part of
+  // it. Precondition: nothing is held. Other ranks see it at the next gather.
   void add_to(const std::string& name, const torch::Tensor& change);
   // Raised whenever an optimizer, or add_to(), writes this rank's ranges.
   int64_t version() const;
   // Throws ConfigError naming a parameter that an operation has written while
-  // nothing was held: no rank keeps what it wrote.
+  // nothing was held: no rank keeps such values.
   void throw_if_written() const;
-  // What was written so far is kept, or given up.
+  // Takes the writes so far for known, so that throw_if_written() does not
+  // report them.
   void accept_writes();
 
   // The parameters, as ParamMemory has them.
   std::span<const Param> params() const { return memory_->params(); }
   // The storages of all units, and each one's unit.
   std::vector<std::pair<const void*, int>> storages() const;
-  // Whether it is the one in use.
+  // Whether this unit is the one in use.
   bool is_current(int unit) const { return std::get<1>(place_) == unit; }
 
-  // Between use and use, for code that cannot throw: the next throw_if_failed()
-  // throws `error`.
+  // Called by code that cannot throw: the next throw_if_failed() throws
+  // `error`.
   void fail_later(std::exception_ptr error);
   // See fail_later().
   void throw_if_failed();
-  // Where a unit's weights are read that no rank may gather now: its memory
-  // holds NaN but for this rank's range.
+  // Fills a unit's memory with NaN, except this rank's range: it is read when
+  // no rank may gather.
   void fill_with_nan(int unit);
 
-  // Of whole weights, now.
+  // The bytes of weights that are whole now.
   int64_t whole_bytes() const;
-  // Of the largest two units.
+  // The bytes of the two largest units.
   int64_t two_units_bytes() const;
 
  private:
@@ -120,16 +123,16 @@ class ShardedWeights {
     std::string first_param;
     int64_t bytes() const;
   };
-  // The unit before, the one in use, and whether autograd records: forwards
-  // with and without a backward go different ways.
+  // The previous unit, the one in use, and whether autograd records: passes
+  // with and without a backward use units in different orders.
   using Place = std::tuple<int, int, bool>;
 
   Unit& unit(int index);
   void launch(int index);
   void wait(int index);
-  // Waits for its gathers, whatever becomes of them.
+  // Waits for the unit's gathers and ignores their errors.
   static void drop_works(Unit& each);
-  // Of a gather that failed.
+  // Releases the unit after a gather failed, and throws an Error naming it.
   [[noreturn]] void give_up(int index, const std::exception& error);
   void free(int index);
   void advance(int index);
@@ -139,7 +142,7 @@ class ShardedWeights {
   const ParamMemory* memory_;
   std::function<void(size_t segment)> before_gather_;
   std::vector<Unit> units_;
-  // Of params(), as accept_writes() saw them.
+  // The versions of params() at the last accept_writes().
   std::vector<int64_t> written_versions_;
   int64_t kept_changes_ = 0;  // writes of keep_changes()
   std::map<const void*, int> unit_of_storage_;
@@ -150,8 +153,8 @@ class ShardedWeights {
   std::exception_ptr failure_;
 };
 
-// Holds one unit at a time, and none once it is destroyed. Of null it does
-// nothing: weights are whole.
+// Holds one unit at a time, and none once it is destroyed. Does nothing for
+// null: weights are whole.
 class HeldUnit {
  public:
   explicit HeldUnit(ShardedWeights* weights) : weights_(weights) {}
