@@ -20,9 +20,9 @@ ComputeCopies::ComputeCopies(
     copies_.push_back({.param = param.tensor, .low = param.compute_copy});
   }
   for (Copy& copy : copies_) {
-    // A backward inside the graph of an earlier one reaches no output. Ahead of
-    // GradSync's hook: the parameters are themselves again before it ends the
-    // step.
+    // A backward inside the graph of an earlier one reaches no output. It runs
+    // ahead of GradSync's hook, so that the parameters are restored before that
+    // ends the step.
     if (!copy.param.requires_grad())
       continue;
     copy.hook = copy.param.register_hook([this](const torch::Tensor& grad) {
@@ -101,8 +101,8 @@ void ComputeCopies::watch(const torch::Tensor& output) {
 
 void ComputeCopies::on_backward() {
   take_place();
-  // create_graph: a backward through the gradients of this one begins inside of
-  // its graph, where it reaches no output.
+  // With create_graph, a backward through the gradients of this one begins
+  // inside its graph, where it reaches no output.
   if (torch::GradMode::is_enabled() &&
       !std::exchange(watches_gradients_, true)) {
     at_captured_gradients([self = std::weak_ptr(self_)](const auto& gradient) {
@@ -110,7 +110,7 @@ void ComputeCopies::on_backward() {
         (*alive)->watch(gradient);
     });
   }
-  // Each time: a backward that broke off never called back.
+  // Registered each time, because a backward that broke off never calls back.
   at_end_of_backward([self = std::weak_ptr(self_)] {
     if (const auto alive = self.lock())
       (*alive)->restore();

@@ -1,7 +1,7 @@
-// 16-bit copies of float32 parameters, in their place while the module
-// computes.
+// 16-bit copies of float32 parameters, which replace them while the module
+// computes (mixed precision).
 //
-// The module's tensors are the same all along, only their data changes:
+// The module's tensors stay the same objects, only their data changes:
 //
 //   forward()   copies take the values, and the place, of the parameters; when
 //               it returns, or throws, the parameters are float32 again
@@ -29,14 +29,14 @@ namespace brigade {
 
 class ComputeCopies {
  public:
-  // Copies in `dtype` of those of `params` that are float32, apart from those
-  // named in `keep`; they become each Param's compute_copy. Before the
-  // parameters are given to a GradSync.
+  // Makes copies in `dtype` of the float32 parameters, except those named in
+  // `keep`; they become each Param's compute_copy. Called before the parameters
+  // are passed to a GradSync.
   ComputeCopies(
       std::vector<Param>& params,
       torch::ScalarType dtype,
       const std::vector<std::string>& keep);
-  // Removes its hooks. Not during a backward.
+  // Removes its hooks. Not called during a backward.
   ~ComputeCopies();
   ComputeCopies(const ComputeCopies&) = delete;
   ComputeCopies& operator=(const ComputeCopies&) = delete;
@@ -54,11 +54,12 @@ class ComputeCopies {
     bool were_in_place_;
   };
 
-  // What forward() returned, or a gradient that is differentiated in turn: its
-  // backward computes with the copies.
+  // Makes the backward of `output` compute with the copies. `output` is a
+  // result of forward(), or a gradient that is differentiated in turn.
   void watch(const torch::Tensor& output);
-  // The parameters themselves, now: one of them, or all. For an optimizer that
-  // steps them while backward runs, and after a backward that broke off.
+  // Restores the parameters' own data, of one or of all. Called for an
+  // optimizer that steps them while backward runs, and after a backward that
+  // broke off.
   void restore(const torch::Tensor& param);
   void restore();
 

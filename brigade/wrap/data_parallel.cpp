@@ -34,7 +34,7 @@ std::string describe(
   return text;
 }
 
-// Once and for good, as DDP does it.
+// Converts buffers once, for the rest of their life, as DDP does.
 void convert_buffers(
     const std::vector<Param>& params,
     const std::vector<State>& buffers,

@@ -55,31 +55,31 @@ namespace brigade {
 // How a module is wrapped; the same on all ranks.
 struct WrapOptions {
   GradSyncAlgorithm sync = GradSyncAlgorithm::kBucketed;
-  // Full names of parameters and buffers that are neither synchronised nor
-  // broadcast, each rank's own. ConfigError where the module has no such name.
+  // Full names of parameters and buffers that are not synchronised and not
+  // broadcast. Throws ConfigError if the module has no such name.
   std::vector<std::string> ignore;
   // Rank 0's buffers (BatchNorm's running means) become everyone's before each
-  // DataParallel::forward() that trains outside no_sync(); always when
+  // DataParallel::forward() that trains outside no_sync(); they always do when
   // wrapping.
   bool broadcast_buffers = false;
-  // Sharding::kParameters: full names of the submodules whose weights are
-  // gathered together, in forward and in backward, and freed after. All that is
-  // in none of them is one more. Empty: the children of each Sequential and
-  // ModuleList (default_units()).
+  // Sharding::kParameters (FSDP): full names of the submodules whose weights
+  // are gathered together, in forward and in backward, and freed afterwards.
+  // Parameters outside of them form one more unit. Empty: the children of each
+  // Sequential and ModuleList (default_units()).
   std::vector<std::string> units;
   // forward() and its backward compute with 16-bit copies of the parameters.
   // Unset: with the parameters.
   std::optional<MixedPrecision> mixed_precision = std::nullopt;
 };
 
-// What is wrapped around a module.
+// The objects that a wrapped module needs.
 struct Wrapped {
   std::unique_ptr<ComputeCopies> copies;  // null: no mixed precision
   std::unique_ptr<GradSync> sync;         // gone before the copies
 };
 
-// Collective; throws what GradSync's constructor throws, and CommError where
-// ranks differ in `wrap` or in buffers. `kept`: see kept_names().
+// Collective. Throws what GradSync's constructor throws, and CommError if ranks
+// differ in `wrap` or in buffers. `kept`: see kept_names().
 Wrapped wrap_tensors(
     std::vector<Param> params,
     const std::vector<State>& buffers,
@@ -89,22 +89,23 @@ Wrapped wrap_tensors(
     const WrapOptions& wrap);
 
 // Parameters by name, and with Sharding::kParameters each in its unit. A
-// scripted module is one unit; to name others is a ConfigError.
+// scripted module is one unit; throws ConfigError if others are named.
 std::vector<Param> parameters_of(
     const ModuleRef& module,
     const WrapOptions& wrap,
     Sharding sharding);
 
-// ConfigError where a forward that only ranks with data run is collective: with
-// broadcast buffers, or where `module` has a SyncBatchNorm.
+// Throws ConfigError if forward, which only ranks with data run, is collective:
+// with broadcast buffers, or if `module` has a SyncBatchNorm.
 void check_uneven_inputs(const ModuleRef& module, const WrapOptions& wrap);
 
-// ConfigError: mixed precision cannot see the tensors that forward() returns.
+// Throws ConfigError: mixed precision cannot see the tensors that forward()
+// returns.
 [[noreturn]] void throw_unseen_output();
 
-// While it lives, backwards accumulate and launch nothing; with kReduce it
-// changes nothing, also inside of another one. Several may end in any order,
-// before the DataParallel that they are of.
+// While it lives, backwards only accumulate (gradient accumulation) and launch
+// nothing; with kReduce it changes nothing, also inside another one. Several
+// may end in any order, but before their DataParallel.
 class [[nodiscard]] NoSync {
  public:
   // Whether the next backward is the step's last.
@@ -126,8 +127,8 @@ class [[nodiscard]] NoSync {
   GradSync* sync_;  // null: kReduce
 };
 
-// For micro-batch `index` of `count`: kReduce for the last. ConfigError when
-// there is no such micro-batch.
+// The mode of micro-batch `index` of `count`: kReduce for the last. Throws
+// ConfigError unless index < count.
 NoSync::Mode mode_of_micro_batch(size_t index, size_t count);
 
 // The module that a handle refers to.
@@ -170,7 +171,7 @@ class DataParallel {
     wrapped_.sync->before_step(make_check_of_layers(module_of(module_)));
     if (ShardedWeights* weights = wrapped_.sync->sharded_weights())
       watch_ = std::make_unique<WeightWatch>(*weights);
-    // Copies are made of all weights at once.
+    // Mixed precision makes the copies of all weights at once.
     else if (
         options.gather == GatherMode::kOverlapForward &&
         options.sharding != Sharding::kNone && !wrapped_.copies)
@@ -179,7 +180,7 @@ class DataParallel {
   }
 
   // The module and its parts. With GatherMode::kOverlapForward these wait for
-  // weights that are on their way from other ranks, as forward() does.
+  // weights that are being gathered, as forward() does.
   Handle& operator*() {
     wrapped_.sync->wait_for_weights();
     return module_;
@@ -192,13 +193,13 @@ class DataParallel {
   auto& module() { return module_of(**this); }
 
   // The module's forward(), after the broadcast of buffers where
-  // WrapOptions::broadcast_buffers asks for it: collective then.
-  // With GatherMode::kOverlapForward each operation waits for the weights that
-  // it reads, where other ranks own them (GatherWatch), with mixed precision
-  // all at its start; with kParameters each unit is gathered when it is used,
-  // so that all ranks must use the same ones in the same order, in backward
-  // too. With mixed precision it computes with the copies, which operator->'s
-  // forward() does not.
+  // WrapOptions::broadcast_buffers asks for it: collective then. With
+  // GatherMode::kOverlapForward each operation waits for the weights that it
+  // reads (GatherWatch); with mixed precision forward() waits for all at its
+  // start. With kParameters each unit is gathered when it is used, so that all
+  // ranks must use the same ones in the same order, in backward too. With mixed
+  // precision it computes with the copies, which operator->'s forward() does
+  // not.
   template <typename... Inputs>
   auto forward(Inputs&&... inputs) {
     before_forward();
@@ -234,13 +235,14 @@ class DataParallel {
       throw_unseen_output();
     return output;
   }
-  // Of a torch::jit::Module, for `model.forward({x})`.
+  // The forward() of a torch::jit::Module, so that `model.forward({x})`
+  // compiles.
   c10::IValue forward(std::vector<c10::IValue> inputs) requires(
       std::is_same_v<Handle, torch::jit::Module>) {
     return forward<std::vector<c10::IValue>>(std::move(inputs));
   }
 
-  // For all micro-batches of a step but the last.
+  // Held during all micro-batches of a step but the last, as DDP's no_sync().
   NoSync no_sync() { return {*wrapped_.sync, NoSync::Mode::kAccumulate}; }
   // The same for micro-batch `index` of a step's `count`, by whether it is the
   // last. Throws ConfigError unless index < count.
@@ -251,33 +253,33 @@ class DataParallel {
   // Waits for the step's gradients. Implied at the end of the last backward
   // unless FinishMode::kExplicit was asked for.
   void finish() { wrapped_.sync->finish(); }
-  // Sharding: one step of an optimizer over owned_parameters(), with gradients
-  // scaled as GradSyncOptions::reduction says, which are cleared; then
-  // gather_weights(). Of several optimizers, each over some parameters, one
-  // after the other. Without divided gradients the module's own parameters will
-  // do as well. Throws ConfigError naming one of these where gradients are
-  // divided, and where .grad() was changed since backward (see
-  // GradSync::check_before_step()).
+  // With sharding: one step of an optimizer over owned_parameters(), with
+  // gradients scaled as GradSyncOptions::reduction says and then cleared,
+  // followed by gather_weights(). Several optimizers, each over some
+  // parameters, step one after the other. Unless gradients are divided, the
+  // optimizer may be over the module's own parameters as well; otherwise this
+  // throws ConfigError naming one of these. Throws ConfigError too if .grad()
+  // was changed since backward (see GradSync::check_before_step()).
   void step(torch::optim::Optimizer& optimizer) {
     step_owned(*wrapped_.sync, optimizer);
   }
-  // See brigade::clip_grad_norm(): after backward, before the step.
+  // See brigade::clip_grad_norm(). Called after backward, before the step.
   double clip_grad_norm(double max_norm) {
     return brigade::clip_grad_norm(*wrapped_.sync, max_norm);
   }
-  // See brigade::clip_grad_value(): after backward, before the step.
+  // See brigade::clip_grad_value(). Called after backward, before the step.
   void clip_grad_value(double max_value) {
     brigade::clip_grad_value(*wrapped_.sync, max_value);
   }
-  // Sharding: after the step of an optimizer by make_adamw(). Collective;
-  // returns with all weights in place unless GradSyncOptions::gather says
-  // kOverlapForward.
+  // With sharding: called after the step of an optimizer by make_adamw().
+  // Collective; returns with all weights in place unless
+  // GradSyncOptions::gather is kOverlapForward.
   void gather_weights() { wrapped_.sync->gather_weights(); }
 
   // From the next step on `optimizer` steps each bucket's parameters as soon as
-  // their gradients are reduced, while backward goes on; after it there is
-  // nothing left to step. Throws ConfigError for LBFGS, and with kMainGrad or
-  // sharding. The optimizer outlives it.
+  // their gradients are reduced, while backward goes on; nothing is left to
+  // step afterwards. Throws ConfigError for LBFGS, and with kMainGrad or
+  // sharding. The optimizer outlives this object.
   void step_in_backward(torch::optim::Optimizer& optimizer) {
     std::function<void(const torch::Tensor&)> before_step;
     if (ComputeCopies* copies = wrapped_.copies.get())
@@ -286,8 +288,9 @@ class DataParallel {
         .set_bucket_step(make_bucket_step(
             *wrapped_.sync, optimizer, std::move(before_step)));
   }
-  // The same with an optimizer of make_adamw()'s kind, and this learning
-  // rate, or one for each of its parameter groups; call it again for others.
+  // The same with an optimizer made by make_adamw() or a similar function, and
+  // this learning rate, or one for each of its parameter groups; call it again
+  // to change rates.
   void step_in_backward(Optimizer& optimizer, double lr) {
     bucketed("step_in_backward()")
         .set_bucket_step(make_bucket_step(*wrapped_.sync, optimizer, lr));
@@ -326,9 +329,10 @@ class DataParallel {
   // See allow_uneven_inputs(). Collective with the other ranks' steps.
   void join() { broadcast_buffers_of(bucketed("join()").join()); }
 
-  // What the last step's communication cost.
+  // The communication of the last step and its times.
   const SyncReport& report() const { return wrapped_.sync->report(); }
-  // What synchronises the gradients, for make_adamw() and tests.
+  // The object that synchronises the gradients, needed by make_adamw() and
+  // tests.
   GradSync& sync() { return *wrapped_.sync; }
 
  private:
@@ -338,7 +342,7 @@ class DataParallel {
   BucketedGradSync& bucketed(const char* function) {
     return as_bucketed(*wrapped_.sync, function);
   }
-  // What has a forward().
+  // The object whose forward() is called.
   auto target() {
     if constexpr (std::is_same_v<Handle, torch::nn::AnyModule> || kIsScripted)
       return &module_;

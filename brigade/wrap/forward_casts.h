@@ -1,6 +1,6 @@
-// The tensors among arguments and results of forward(), whatever its signature:
-// tensors, IValues of a torch::jit::Module, and tuples, pairs, vectors, arrays
-// and optionals of them.
+// Finds the tensors in arguments and results of forward(), whatever its
+// signature: tensors, IValues of a torch::jit::Module, and tuples, pairs,
+// vectors, arrays and optionals of them.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -17,8 +17,8 @@
 
 namespace brigade {
 
-// A tensor in another floating-point dtype; one that is not floating-point, or
-// undefined, as it is.
+// The tensor in another floating-point dtype; returned as it is if it is not
+// floating-point, or undefined.
 inline torch::Tensor cast_floating(
     const torch::Tensor& tensor,
     torch::ScalarType dtype) {
@@ -125,16 +125,16 @@ struct TensorVisitor<std::pair<A, B>> {
 
 }  // namespace detail
 
-// Calls visit(Tensor&) with each tensor of a value, which may replace it; false
-// if the value is of a type that may hold tensors unseen.
+// Calls visit(Tensor&), which may replace the tensor, with each tensor of a
+// value. Returns false if the value's type may hold other tensors.
 template <typename T, typename Visit>
 bool visit_tensors(T& value, const Visit& visit) {
   detail::TensorVisitor<T>::visit(value, visit);
   return detail::TensorVisitor<T>::kIsKnown;
 }
 
-// An argument of forward(): a copy with its tensors cast (not without a dtype),
-// or, where the type holds none that can be seen, the argument itself.
+// An argument of forward() with its tensors cast: a copy, or the argument
+// itself without a dtype or if its type has no tensors that can be seen.
 template <typename T>
 decltype(auto) cast_input(T&& input, std::optional<torch::ScalarType> dtype) {
   using Plain = std::remove_cvref_t<T>;
@@ -151,8 +151,8 @@ decltype(auto) cast_input(T&& input, std::optional<torch::ScalarType> dtype) {
   }
 }
 
-// A value as an argument of the value category that T, deduced of a forwarding
-// reference, says.
+// Passes a value on with the value category of T, which was deduced from a
+// forwarding reference.
 template <typename T, typename U>
 decltype(auto) pass_like(U& value) {
   if constexpr (std::is_lvalue_reference_v<T>)

@@ -42,7 +42,7 @@ GatherWatch::Range::Range(const torch::Tensor& tensor, int of) : param(of) {
   const MemorySpan span(tensor);
   if (span.storage == nullptr)
     return;
-  // Not data_ptr(), which counts as a write where memory is copied lazily.
+  // Not data_ptr(), which counts as a write for a lazily copied tensor.
   const auto memory = reinterpret_cast<uintptr_t>(
       tensor.storage().unsafeGetStorageImpl()->data());
   begin = memory + static_cast<uintptr_t>(span.begin);
@@ -99,7 +99,7 @@ GatherWatch::InForward::InForward(GatherWatch* watch) : watch_(watch) {
     watch_ = nullptr;
     return;
   }
-  // The first time nothing is known: it waits for all.
+  // In the first forward nothing is known yet, so this waits for all weights.
   watch_->wait_for_unseen();
   watch_->find_ranges();
   observer_ =

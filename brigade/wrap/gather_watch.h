@@ -1,16 +1,16 @@
-// The weights of Sharding::kOptimizer and kGradients are gathered bucket by
-// bucket while forward runs (GradSync::gather_weights()): an operation of
-// libtorch that reads a weight, whatever code of whatever module called it,
-// waits for that weight's bucket alone. It is what a pre-forward hook of each
-// submodule would do, without the submodules' help.
+// Replaces a pre-forward hook of each submodule, which libtorch does not have.
+// The weights of Sharding::kOptimizer and kGradients (ZeRO-1, ZeRO-2) are
+// gathered bucket by bucket while forward runs (GradSync::gather_weights()): an
+// operation of libtorch that reads a weight, called by any code of any module,
+// waits for that weight's bucket alone.
 //
 // It observes the dispatcher (at::RecordFunction), and so sees the operations
-// of libtorch and those of brigade/ops, in the thread that runs forward. What
-// reads weights otherwise (data_ptr() in a kernel of the user's own) is safe:
-// forward waits at its start for each weight that no operation was seen to read
-// in a forward before, of which the first finds all weights there. Where an
+// of libtorch and those of brigade/ops, in the thread that runs forward. Code
+// that reads weights otherwise (data_ptr() in a kernel of the user's own) is
+// safe: at its start forward waits for each weight that no operation was seen
+// to read in an earlier forward, and the first forward waits for all. If an
 // operation reads the same weight later in forward, such code has to call
-// GradSync::wait_for_weight() itself. Where record functions are switched off
+// GradSync::wait_for_weight() itself. If record functions are switched off
 // (at::DisableRecordFunctionGuard), forward waits for all weights at its start.
 #pragma once
 
@@ -32,15 +32,15 @@ class GatherWatch {
   // read. Nested ones are allowed.
   class InForward {
    public:
-    // Null: does nothing. Throws CommError, as GradSync::wait_for_weight().
+    // Does nothing for null. Throws CommError, as GradSync::wait_for_weight().
     explicit InForward(GatherWatch* watch);
     ~InForward();
     InForward(const InForward&) = delete;
     InForward& operator=(const InForward&) = delete;
 
     // Forward is over: waits for the weights that it did not read. Throws
-    // CommError, also that of an operation, which could not throw it itself and
-    // read weights that were not there.
+    // CommError, also for an operation that could not throw it itself and read
+    // weights that had not arrived.
     void end();
 
    private:
@@ -51,12 +51,13 @@ class GatherWatch {
 
   // Called by the observer: `tensor` is about to be read.
   void before_read(const torch::Tensor& tensor);
-  // The same: what it could not throw, for InForward::end().
+  // Called by the observer: InForward::end() throws `error`, which the observer
+  // could not throw.
   void fail_later(std::exception_ptr error) { failure_ = std::move(error); }
 
  private:
-  // Where a tensor's values are, by address: of one memory that two storages
-  // have (torch::from_blob()) both are seen.
+  // The addresses of a tensor's values, so that two storages over the same
+  // memory (torch::from_blob()) count as one.
   struct Range {
     Range(const torch::Tensor& tensor, int of);
     uintptr_t begin = 0;

@@ -16,7 +16,7 @@ namespace {
 
 using torch::Tensor;
 
-// Gives its parameter a name without behaviour.
+// A module without behaviour, which gives its parameter a name.
 struct LowRankWeight : torch::nn::Module {
   explicit LowRankWeight(Tensor values)
       : weight(register_parameter("weight", std::move(values))) {}

@@ -14,11 +14,10 @@
 // that torch::save() and DataParallel find them. The linear's weight stays a
 // parameter under its name.
 //
-// libtorch's linears have no hook before forward: apply() puts W + scale * B A
-// in the place of the weight that forward reads. Until backward has ended that
-// takes the memory of the weight once more, and its gradient the same; B and A
-// alone have gradients that stay. Brigade's own models need neither
-// (ops/low_rank.h).
+// libtorch's linears have no hook before forward: apply() replaces the weight
+// that forward reads by W + scale * B A. Until backward has ended that takes
+// the memory of the weight once more, and its gradient as much; only B and A
+// keep their gradients. Brigade's own models do without both (ops/low_rank.h).
 //
 // Called by the thread that runs forward.
 #pragma once
@@ -37,15 +36,15 @@ namespace brigade {
 
 class Lora {
  public:
-  // Before each forward, once A or B have changed. With gradients switched off
-  // the weights are computed without a graph.
+  // Called before a forward whenever A or B have changed. If gradients are
+  // switched off, the weights are computed without a graph.
   void apply() const;
-  // Makes the adapters part of the weights for good: what forward reads, and
-  // the parameter. A and B stay parameters, with B zero and
+  // Merges the adapters into the weights permanently: into the parameter and
+  // the tensor that forward reads. A and B stay parameters, with B zero and
   // magnitudes the norms of the weight's rows.
   void merge();
 
-  // Every A and B, and magnitudes: what trains.
+  // The parameters that train: every A and B, and magnitudes.
   std::vector<torch::Tensor> parameters() const;
 
  private:
@@ -59,12 +58,12 @@ class Lora {
   std::vector<Adapted> adapted_;
 };
 
-// Before the module is wrapped. Initial values as PEFT's, drawn by torch's
-// generator: A uniform in (-1/sqrt(in), 1/sqrt(in)), B zero, magnitudes the
-// norms of the weight's rows (use_dora), all of the weight's dtype. Targets name
-// linears as those of a run do, "all-linear" all of them. Throws ConfigError
-// for a rank below 1, dropout, a target that is no linear's, and a module that
-// has adapters already.
+// Called before the module is wrapped. Initial values are PEFT's, drawn by
+// torch's generator: A uniform in (-1/sqrt(in), 1/sqrt(in)), B zero, magnitudes
+// the norms of the weight's rows (use_dora), all of the weight's dtype. Targets
+// name linears as in a run's config; "all-linear" means all of them. Throws
+// ConfigError for a rank below 1, dropout, a target that is no linear's, and a
+// module that has adapters already.
 Lora add_lora(torch::nn::Module& module, const AdapterOptions& options);
 
 }  // namespace brigade

@@ -54,7 +54,7 @@ std::string describe(const MixedPrecision& precision) {
 GradSyncOptions with_reduce_dtype(
     GradSyncOptions options,
     const MixedPrecision& precision) {
-  // Copies are made of whole weights, which must be there at every forward.
+  // Copies are made of whole weights, which every forward needs.
   if (options.sharding != Sharding::kNone &&
       options.sharding != Sharding::kOptimizer &&
       options.sharding != Sharding::kGradients) {

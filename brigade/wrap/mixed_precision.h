@@ -12,25 +12,26 @@
 
 namespace brigade {
 
-// As MixedPrecision of PyTorch's DDP and FSDP. Gradients accumulate in float32
-// whatever dtype they were computed or are sent in.
+// As MixedPrecision of PyTorch's DDP and FSDP. Gradients accumulate in float32,
+// whatever dtype they are computed or sent in.
 struct MixedPrecision {
-  // Of parameters in forward and backward: kBFloat16 or kHalf. Parameters that
-  // are not float32 stay as they are.
+  // The dtype of parameters in forward and backward: kBFloat16 or kHalf.
+  // Parameters that are not float32 stay as they are.
   torch::ScalarType param_dtype = torch::kBFloat16;
-  // Of gradients between ranks: kFloat, kBFloat16 (bf16_hook()) or kHalf
-  // (fp16_hook()). Other than kFloat it needs an empty GradSyncOptions::hook.
+  // The dtype of gradients between ranks: kFloat, kBFloat16 (bf16_hook()) or
+  // kHalf (fp16_hook()). All but kFloat need an empty GradSyncOptions::hook.
   torch::ScalarType reduce_dtype = torch::kFloat;
-  // Floating-point buffers are converted to it once, when wrapping. Unset: they
-  // stay as they are.
+  // Floating-point buffers are converted to this dtype once, when wrapping.
+  // Unset: they stay as they are.
   std::optional<torch::ScalarType> buffer_dtype;
   // Floating-point tensors among the arguments of forward() are cast to
   // param_dtype.
   bool cast_forward_inputs = true;
-  // Of the floating-point tensors that forward() returns. Unset: as computed.
+  // The dtype of the floating-point tensors that forward() returns. Unset: as
+  // computed.
   std::optional<torch::ScalarType> output_dtype;
-  // Full names of modules, parameters and buffers that compute as they are;
-  // those of batch normalisation always do, as with FSDP.
+  // Full names of modules, parameters and buffers that keep their dtype; those
+  // of batch normalisation always do, as with FSDP.
   std::vector<std::string> keep;
 
   std::optional<torch::ScalarType> input_dtype() const {
@@ -38,7 +39,7 @@ struct MixedPrecision {
   }
 };
 
-// Throws ConfigError naming the dtype that cannot be.
+// Throws ConfigError naming a dtype that is not allowed.
 void check(const MixedPrecision& precision);
 
 // One line per member.

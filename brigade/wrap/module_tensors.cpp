@@ -41,7 +41,7 @@ std::vector<State> named_buffers_of(const ModuleRef& module) {
   return result;
 }
 
-// Parameters, and buffers behind them.
+// The parameters, followed by the buffers.
 std::vector<State> named_tensors_of(const ModuleRef& module) {
   std::vector<State> result = named_parameters_of(module);
   for (State& buffer : named_buffers_of(module))
@@ -90,7 +90,7 @@ bool has(const std::vector<State>& tensors, const std::string& name) {
   });
 }
 
-// What an embedding does to its weight's gradients.
+// Notes which gradients an embedding makes row-sparse or sparse tensors.
 void note_embedding(const torch::nn::Module& part, std::vector<Param>& params) {
   const auto* embedding = part.as<torch::nn::Embedding>();
   const auto* bag = part.as<torch::nn::EmbeddingBag>();
@@ -126,7 +126,7 @@ std::vector<Param> parameters_of(
           name));
     }
   }
-  // By tensor: with what it shares memory.
+  // By tensor: the name of one that it shares memory with.
   std::unordered_map<const void*, std::string> sharers;
   const auto names = names_of_sharers(all);
   for (size_t i = 0; i < all.size(); ++i)

@@ -1,4 +1,4 @@
-// Parameters and buffers by name of a module that can be wrapped: a
+// The parameters and buffers, by name, of a module that can be wrapped: a
 // torch::nn::Module or a torch::jit::Module.
 #pragma once
 
@@ -18,7 +18,7 @@ struct Module;
 
 namespace brigade {
 
-// A module that can be wrapped, which outlives it.
+// Refers to a module that can be wrapped, which outlives it.
 struct ModuleRef {
   ModuleRef(const torch::nn::Module& module) : plain(&module) {}
   ModuleRef(const torch::jit::Module& module) : scripted(&module) {}
@@ -27,34 +27,34 @@ struct ModuleRef {
 };
 
 // Parameters of a module by name, each tensor once however often it is
-// registered. Weights of torch::nn::Embedding are row-sparse; which embeddings
-// have sparse gradients is known of torch::nn::Embedding and EmbeddingBag.
-// Throws ConfigError when `ignore` has a name that the module has not.
+// registered. Weights of torch::nn::Embedding are marked row-sparse; sparse
+// gradients are known for torch::nn::Embedding and EmbeddingBag. Throws
+// ConfigError if `ignore` has a name that the module does not have.
 std::vector<Param> parameters_of(
     const ModuleRef& module,
     const std::vector<std::string>& ignore = {});
 
-// Buffers under their full names, but for the ignored and undefined ones.
+// Buffers under their full names, except ignored and undefined ones.
 std::vector<State> buffers_of(
     const ModuleRef& module,
     const std::vector<std::string>& ignore = {});
 
 // Full names of the parameters and buffers of batch normalisation, and of those
-// that `names` lists or whose module it lists. Throws ConfigError when it has a
-// name that the module has not.
+// that `names` lists or whose module it lists. Throws ConfigError if `names`
+// has a name that the module does not have.
 std::vector<std::string> kept_names(
     const ModuleRef& module,
     const std::vector<std::string>& names);
 
-// Throws ConfigError naming a parameter that trains and that the module, which
-// is wrapped, did not have when this was made. Empty for a scripted one, whose
-// layers stay.
+// Returns a function that throws ConfigError naming a parameter that trains and
+// that the wrapped module did not have when the function was made. Empty for a
+// scripted module, whose layers cannot change.
 std::function<void()> make_check_of_layers(const ModuleRef& module);
 
 // Whether forward is collective, because a part is a SyncBatchNorm.
 bool has_sync_batch_norm(const ModuleRef& module);
 
-// Everyone gets the buffers of `root`. Collective.
+// Collective: every rank gets the buffers of `root`.
 void broadcast_buffers(
     const std::vector<State>& buffers,
     Communicator& communicator,

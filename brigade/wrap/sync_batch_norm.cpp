@@ -61,8 +61,8 @@ Statistics all_statistics(const Tensor& x, Communicator& group) {
   return all;
 }
 
-// The sum over ranks, as is its gradient: every rank's result depends on every
-// rank's values.
+// The sum over ranks; its gradient is a sum over ranks too, because every
+// rank's result depends on every rank's values.
 struct SumOverRanks : torch::autograd::Function<SumOverRanks> {
   static Tensor forward(
       AutogradContext* context,
@@ -90,9 +90,9 @@ struct Normalization {
   torch::ScalarType dtype = torch::kFloat;  // of the input
 };
 
-// Returns {normed, rstd}, both functions of x alone: mean and variance are of
-// all ranks' x. rstd is a result so that backward, which multiplies by it, can
-// be differentiated.
+// Returns {normed, rstd}, both functions of x alone: mean and variance are
+// those of all ranks' x. rstd is a result so that backward, which multiplies by
+// it, can be differentiated.
 struct NormalizeOverRanks : torch::autograd::Function<NormalizeOverRanks> {
   static variable_list forward(
       AutogradContext* context,
@@ -166,7 +166,7 @@ SyncBatchNorm converted(
   return make_sync_batch_norm(*module.as<torch::nn::BatchNorm3d>(), group);
 }
 
-// A BatchNorm in a Sequential.
+// The place of a BatchNorm in a Sequential.
 struct PlaceOfNorm {
   torch::nn::SequentialImpl* sequential;
   size_t index;
@@ -318,7 +318,7 @@ void convert_sync_batch_norm(
         "make_sync_batch_norm()",
         fmt::join(found.elsewhere, ", ")));
   }
-  // One that is used in several places stays one.
+  // A module that is used in several places stays one module.
   std::map<const torch::nn::Module*, SyncBatchNorm> made;
   for (const PlaceOfNorm& place : found.in_sequentials) {
     torch::nn::AnyModule& layer =

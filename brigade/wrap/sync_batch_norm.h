@@ -3,12 +3,12 @@
 //
 //   auto norm = brigade::SyncBatchNorm(64, world.data_parallel());
 //
-// In place of torch::nn::BatchNorm1d, 2d and 3d, whose parameters, buffers and
-// results it has: with training on, the mean and variance of each channel are
+// It replaces torch::nn::BatchNorm1d, 2d and 3d, and has their parameters,
+// buffers and results. In training the mean and variance of each channel are
 // those of all ranks together (Ioffe and Szegedy 2015), and so are the
 // gradients of the input; weight and bias get this rank's gradients, which data
 // parallelism reduces as any other. Gradients can be differentiated again
-// (create_graph), as often as one likes.
+// (create_graph), any number of times.
 #pragma once
 
 #include <torch/nn/cloneable.h>
@@ -45,20 +45,20 @@ class SyncBatchNormImpl : public torch::nn::Cloneable<SyncBatchNormImpl>,
             channels,
             std::move(communicator),
             torch::nn::BatchNormOptions(channels)) {}
-  // With these very tensors: frozen ones stay frozen.
+  // Uses these tensors themselves: frozen ones stay frozen.
   SyncBatchNormImpl(
       const BatchNormTensors& tensors,
       CommunicatorPtr communicator,
       const torch::nn::BatchNormOptions& options);
 
-  // x: [N, C] or [N, C, ...], N each rank's own. Collective while training: one
-  // all-reduce of 2 C + 1 doubles, and one of 2 C in backward. Throws
+  // x: [N, C] or [N, C, ...]; ranks may differ in N. Collective while training:
+  // one all-reduce of 2 C + 1 doubles, and one of 2 C in backward. Throws
   // ConfigError for another shape, or when all ranks together have one value
   // per channel.
   torch::Tensor forward(const torch::Tensor& x);
 
-  // Fresh tensors in place of those that it has. clone() calls it, and copies
-  // values; the copy's communicator is the same.
+  // Replaces its tensors by new ones. clone() calls it, and copies values; the
+  // copy has the same communicator.
   void reset() override;
 
  private:
@@ -70,8 +70,8 @@ class SyncBatchNormImpl : public torch::nn::Cloneable<SyncBatchNormImpl>,
 // A shared handle of SyncBatchNormImpl, as libtorch's modules have.
 TORCH_MODULE(SyncBatchNorm);
 
-// The same layer over all ranks: with the options, parameters, buffers and mode
-// (train() or eval()) of `norm`, a BatchNorm1d, 2d or 3d.
+// Makes the same layer over all ranks, with the options, parameters, buffers
+// and mode (train() or eval()) of `norm`, a BatchNorm1d, 2d or 3d.
 template <typename Norm>
 SyncBatchNorm make_sync_batch_norm(
     const Norm& norm,
@@ -89,16 +89,16 @@ SyncBatchNorm make_sync_batch_norm(
   return sync;
 }
 
-// In place: the BatchNorms of all Sequentials in `module`, at any depth and
-// itself included, become SyncBatchNorms of the same names. Throws ConfigError,
-// and changes nothing, where another module holds a BatchNorm: C++ cannot
-// replace a typed member, which has to be a SyncBatchNorm from the start.
+// Replaces the BatchNorms of all Sequentials in `module`, at any depth and
+// itself included, by SyncBatchNorms of the same names. Throws ConfigError, and
+// changes nothing, if another module holds a BatchNorm: C++ cannot replace a
+// typed member, which has to be a SyncBatchNorm from the start.
 void convert_sync_batch_norm(
     torch::nn::Module& module,
     const CommunicatorPtr& communicator);
 
-// The same, for an expression: returns the handle, a Sequential or another
-// ModuleHolder or a std::shared_ptr.
+// The same, but returns the handle, a Sequential or another ModuleHolder or a
+// std::shared_ptr, so that it can be used in an expression.
 template <
     typename Handle,
     typename = std::enable_if_t<

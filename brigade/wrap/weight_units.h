@@ -1,4 +1,4 @@
-// Which parameters of a module are gathered together: see
+// Which parameters of a module are gathered together (the units of FSDP): see
 // Sharding::kParameters.
 #pragma once
 
@@ -15,10 +15,10 @@ namespace brigade {
 // of each outermost Sequential and ModuleList.
 std::vector<std::string> default_units(const torch::nn::Module& module);
 
-// Numbers the units: those named, in the order of their first parameter, and
-// one of all parameters outside of them. A parameter of several (tied weights,
-// a unit in another) belongs to the one named first. Throws ConfigError where
-// `module` has no submodule of a name.
+// Numbers the units: the named ones, in the order of their first parameters,
+// and one of all parameters outside of them. A parameter of several units (tied
+// weights, a unit in another) belongs to the one named first. Throws
+// ConfigError if `module` has no submodule of a name.
 void assign_units(
     const torch::nn::Module& module,
     const std::vector<std::string>& units,

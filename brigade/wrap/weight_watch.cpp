@@ -22,12 +22,12 @@ struct WatchedUnit {
 };
 
 // The storages of all sharded weights of the process: ranks that are threads
-// have some each, and autograd may have threads of its own.
+// each have some, and autograd may have threads of its own.
 struct WatchedStorages {
   std::mutex mutex;
   std::unordered_map<const void*, WatchedUnit> units;
   int watches = 0;
-  // Of all threads; goes with the last watch.
+  // Observes all threads; removed with the last watch.
   at::CallbackHandle observer = at::INVALID_CALLBACK_HANDLE;
 
   static WatchedStorages& instance() {
@@ -36,7 +36,7 @@ struct WatchedStorages {
   }
 };
 
-// How many nodes of backward this thread is inside of.
+// The number of nodes of backward that this thread is in.
 int& backward_depth() {
   thread_local int depth = 0;
   return depth;
@@ -57,7 +57,7 @@ void add_unit_of(const torch::Tensor& tensor, UsedUnits& used) {
     used.push_back(found->second);
 }
 
-// Of one module: its units that the operation reads.
+// Gathers the units of one module that the operation reads.
 void use(ShardedWeights& weights, const UsedUnits& used) {
   const bool may_gather = weights.is_in_pass() || backward_depth() > 0;
   std::vector<int> units;
@@ -73,7 +73,8 @@ void use(ShardedWeights& weights, const UsedUnits& used) {
       weights.use_all(units);
     }
   } catch (...) {
-    // RecordFunction would swallow it, and the operation read no memory.
+    // RecordFunction would swallow the exception, and the operation would read
+    // missing memory.
     weights.fail_later(std::current_exception());
     for (const int unit : units)
       weights.fill_with_nan(unit);
@@ -216,7 +217,7 @@ void FullWeights::keep() {
   for (const Param& each : weights->params()) {
     torch::Tensor param = each.tensor;
     const torch::Tensor& view = each.flat_weight;
-    // Other shapes and dtypes are reported by the next step.
+    // The next step reports other shapes and dtypes.
     if (is_same_memory(param, view) || param.sizes() != view.sizes() ||
         param.scalar_type() != view.scalar_type())
       continue;

@@ -1,15 +1,15 @@
-// Notices that an operation of libtorch is about to read weights of
-// Sharding::kParameters, whatever code of whatever module called it, in forward
-// and in backward (there through views that autograd saved), and has their unit
-// gathered: what the pre-forward and pre-backward hooks of PyTorch's FSDP do.
+// Does what the pre-forward hook and the pre-backward hook of PyTorch's FSDP
+// do: notices that an operation of libtorch, called by any code of any module,
+// is about to read weights of Sharding::kParameters, in forward or in backward
+// (there through views that autograd saved), and has their unit gathered.
 //
 // It observes the dispatcher (at::RecordFunction) and sees the operations of
-// libtorch and those of brigade/ops; kernels that are called otherwise are not
+// libtorch and those of brigade/ops; kernels that are called without it are not
 // seen: models that use them call ShardedWeights::use().
 //
 // Weights are gathered from begin_forward() to the end of the backward that
-// follows, and in any backward. Read at another time, where one rank may be
-// alone, they are NaN but for this rank's own.
+// follows, and in any backward. At another time, when a rank may be alone,
+// reading finds NaN except in this rank's own part.
 //
 // While it lives, the operations of all threads are observed, some microseconds
 // each: backward may run on another thread than forward.
@@ -30,13 +30,14 @@ class WeightWatch {
   // Throws what ShardedWeights::throw_if_written() and throw_if_failed() throw,
   // and ConfigError while record functions are switched off.
   void begin_forward();
-  // Throws what an operation could not: CommError. Without grad mode the pass
-  // ends here.
+  // Throws CommError, which an operation could not throw itself. Without grad
+  // mode the pass ends here.
   void end_forward();
-  // After an exception in forward, which no backward follows: the pass is over.
+  // Called after an exception in forward, which no backward follows: the pass
+  // is over.
   void give_up_forward();
-  // A result of forward: a backward that begins there while record functions
-  // are switched off throws ConfigError.
+  // `output` is a result of forward: a backward that begins there while record
+  // functions are switched off throws ConfigError.
   void watch_backward(const torch::Tensor& output) const;
 
  private:
@@ -66,14 +67,14 @@ class WatchedForward {
   WeightWatch* watch_;  // null: ended
 };
 
-// While it lives, every rank has all weights, whatever the sharding: to save
-// them, or to read them outside forward. Collective. With kParameters they can
-// be changed too, by torch::load() as well: each rank keeps its part of the
-// values that they have in the end, and masters of optimizers follow. Change
-// them alike on all ranks, and step no optimizer meanwhile: what it stepped is
-// kept, what the whole weights held is not, and the next forward or backward
-// throws ConfigError. Nor does it throw itself when it ends: a peer that is
-// lost then is the next forward's CommError.
+// While it lives, every rank has all weights, whatever the sharding, to save
+// them or to read them outside forward. Collective. With kParameters they can
+// be changed too, also by torch::load(): at the end each rank keeps its part of
+// their values, and masters of optimizers follow. Make the same changes on all
+// ranks, and step no optimizer meanwhile: its step would be kept, the changes
+// would be lost, and the next forward or backward would throw ConfigError. The
+// destructor does not throw: if a peer is lost then, the next forward throws
+// CommError.
 class FullWeights {
  public:
   explicit FullWeights(GradSync& sync);
