@@ -1,6 +1,6 @@
-// AdamW, one pass over memory per group. The arithmetic is
-// torch.optim.AdamW's; see ops/adamw.h. Bytes of state and weight per element:
-// 12, of a bf16 weight as of a float32 one.
+// AdamW, one pass over memory per group. The arithmetic is torch.optim.AdamW's;
+// see ops/adamw.h. Bytes of state and weight per element: 12, for a bf16 weight
+// as for a float32 one.
 #pragma once
 
 #include <vector>
@@ -11,7 +11,7 @@ namespace brigade {
 
 class AdamW final : public Optimizer {
  public:
-  // As every optimizer names its own.
+  // The name by which every optimizer class has its options.
   using Options = AdamWOptions;
   AdamW(std::vector<OptimizerGroup> groups, const AdamWOptions& options);
 

@@ -1,4 +1,4 @@
-// The optimizer that options name.
+// Makes the optimizer that options name.
 #pragma once
 
 #include <memory>
@@ -12,8 +12,8 @@
 
 namespace brigade {
 
-// params: those that RunPart::param counts. What steps whole matrices reads
-// them and `ranks_of`, and is collective over these ranks.
+// params: those that RunPart::param counts. Only an optimizer of whole matrices
+// reads them and `ranks_of`; then this is collective over these ranks.
 std::unique_ptr<Optimizer> make_optimizer(
     const OptimizerOptions& options,
     std::vector<OptimizerGroup> groups,

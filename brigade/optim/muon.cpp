@@ -38,8 +38,8 @@ MatrixPiece piece_of(const Param& param, const RunPart& part, int place) {
       .numel = part.numel};
 }
 
-// Elements that are read and written several times while a cache has them; all
-// on a device of its own.
+// The number of elements that are read and written several times while they are
+// in the CPU's cache; on other devices all of them.
 int64_t cached_numel(const torch::Tensor& memory) {
   return memory.is_cpu() ? (int64_t{1} << 16) * at::get_num_threads()
                          : std::max<int64_t>(1, memory.numel());
@@ -76,7 +76,7 @@ Muon::Muon(
   for (const Param& param : params)
     is_late_.push_back(param.cut.gradient_ranks > 1);
   // Groups are numbered in the order of the parameters, which all ranks share,
-  // also of those whose matrices others own.
+  // including those whose matrices other ranks own.
   std::vector<CommunicatorPtr> ranks;
   const auto index_of = [&](const Param& param) {
     const CommunicatorPtr of = ranks_of(param);
@@ -110,8 +110,8 @@ Muon::Muon(
           [newton_schulz](int64_t rows, int64_t columns) {
             return ops::newton_schulz_flops(rows, columns, newton_schulz);
           },
-      // What Newton-Schulz rounds at once, and what it gives: nothing is lost
-      // on the way.
+      // The dtype to which Newton-Schulz rounds its input at once, and of its
+      // result: sending in it loses nothing.
       .wire = wire_,
       .round_numel = options.round_numel};
   for (size_t i = 0; i < ranks.size(); ++i)
@@ -192,7 +192,7 @@ torch::Tensor Muon::expected_update(size_t group) const {
 }
 
 bool Muon::wants_reduced_gradients() {
-  // Drops what a backward that came to no step has left.
+  // Drops what a backward without a step has left.
   skip_step();
   sends_ahead_ = expected_scale_ > 0 &&
                  std::any_of(sets_.begin(), sets_.end(), [](const Set& set) {
@@ -305,7 +305,7 @@ void Muon::step_ranges(
       set.send_rest([&](size_t piece) { return pieces[piece]; });
     set.matrices->begin(std::move(pieces));
   }
-  // While the first pieces travel.
+  // These are stepped while the first pieces are under way.
   for (const StepRange& range : ranges) {
     if (!has_matrices(range.group)) {
       step_in_parts(range);

@@ -5,16 +5,17 @@
 //   w *= 1 - lr * weight_decay
 //   w -= lr * scale * newton_schulz(u)
 //
-// The momentum lies flat beside the weight, as AdamW's moments do, so that ZeRO
-// divides it and checkpoints hold it as they hold those. Newton-Schulz needs
-// whole matrices: see WholeMatrices, also for the bytes that are sent. A
-// matrix's gradient, which is cleared in the step, holds the update meanwhile.
-// Bytes of state and weight per element of a matrix: 8.
+// The momentum is flat, like AdamW's moments, so that ZeRO divides it and
+// checkpoints hold it in the same way. Newton-Schulz needs whole matrices: see
+// WholeMatrices, also for the bytes that are sent. During the step a matrix's
+// gradient holds the update; it is cleared at the end. Bytes of state and
+// weight per element of a matrix: 8.
 //
 // What is sent to a matrix's owner depends on the gradients' scale, which is
 // known once all gradients are (clipping, tokens that count). So pieces are
-// sent in backward only if the last two steps had one scale, and sent again
-// where this step's turns out to be another: the result is the same to the bit.
+// sent in backward only if the last two steps had the same scale, and are sent
+// again if this step's turns out to be another: the result is the same to the
+// bit.
 #pragma once
 
 #include <functional>
@@ -31,22 +32,23 @@
 
 namespace brigade {
 
-// What the update of a matrix [rows, columns] is multiplied with.
+// The factor of the update of a matrix [rows, columns].
 double muon_scale(MuonScale scale, int64_t rows, int64_t columns);
 
 class Muon final : public Optimizer {
  public:
-  // Those of the matrices, and those of AdamW for the rest.
+  // The options for matrices, and AdamW's for all other parameters.
   struct Options {
     MuonOptions muon;
     AdamWOptions adamw;  // for all but matrices
-    // WholeMatricesOptions'.
+    // See WholeMatricesOptions.
     int64_t round_numel = kRoundNumel;
   };
 
-  // All ranks that have a part of a parameter, by tensor parallelism or as its
-  // replicas; no other matrix there has its name. Where gradients_are_reduced()
-  // is called, nothing else may be launched there during backward.
+  // Returns the group of all ranks that have a part of a parameter, by tensor
+  // parallelism or as its replicas; no other matrix there has its name. If
+  // gradients_are_reduced() is called, nothing else may be launched on that
+  // group during backward.
   using RanksOf = std::function<CommunicatorPtr(const Param& param)>;
 
   // Groups with StepUnit::kMatrices have parts, each of a matrix of `params`,
@@ -71,12 +73,13 @@ class Muon final : public Optimizer {
   void step_ranges(const std::vector<StepRange>& ranges, double grad_scale)
       override;
   void step_range(const StepRange& range) override;
-  // What of each part of a group's matrices is to be orthogonalised, flat; only
-  // memory for the result where that was sent. The momentum takes the gradient.
+  // Adds the gradient to the momentum, and returns the parts of a group's
+  // matrices that are to be orthogonalised, flat; if they were sent already,
+  // only memory for the result.
   torch::Tensor update_of(const StepRange& range, bool is_sent) const;
   void apply_update(const StepRange& range, const torch::Tensor& update) const;
-  // The parameter of a matrix (MatrixPiece::place). Rounds begin with those
-  // that are late, which are sent last.
+  // The parameter of a matrix (MatrixPiece::place). The first rounds have the
+  // late matrices, because these are sent last.
   int param_of(int place) const {
     return place % static_cast<int>(is_late_.size());
   }
@@ -85,9 +88,9 @@ class Muon final : public Optimizer {
                ? param
                : param + static_cast<int>(is_late_.size());
   }
-  // What update_of() will be if the scale is the expected one.
+  // The result that update_of() will have if the scale is the expected one.
   torch::Tensor expected_update(size_t group) const;
-  // What this rank has of a matrix: a part of a group.
+  // This rank's piece of a matrix, which is a part of a group.
   struct Piece {
     size_t group = 0;
     size_t part = 0;
@@ -96,11 +99,11 @@ class Muon final : public Optimizer {
   };
   // The piece in a tensor as long as its group.
   torch::Tensor in_group(const Piece& piece, const torch::Tensor& flat) const;
-  // What is to be sent of a group's pieces.
+  // Keeps the updates of a group's pieces to be sent.
   void keep_ahead(size_t group, const torch::Tensor& update);
   // By group: whether all its pieces were sent.
   std::vector<bool> groups_sent() const;
-  // Ends what was sent ahead; nothing comes of it.
+  // Drops what was sent ahead.
   void drop_ahead();
 
   // By group and part: the scale of its matrix.
@@ -112,7 +115,7 @@ class Muon final : public Optimizer {
     // Sends the rounds whose matrices are final to their owners; the same ones
     // on all ranks.
     void send_final(const std::function<bool(int place)>& is_final);
-    // The others too.
+    // Sends the other rounds too.
     void send_rest(const WholeMatrices::PieceOf& piece_of);
   };
   std::vector<Set> sets_;
@@ -124,7 +127,8 @@ class Muon final : public Optimizer {
   std::vector<bool> are_final_;  // by parameter, in this step's backward
   double last_scale_ = 0;
   double expected_scale_ = 0;  // of the next step; 0: unknown
-  // Between start_step() and finish_step(): groups whose last updates travel.
+  // Between start_step() and finish_step(): the groups whose last updates are
+  // under way.
   std::vector<std::pair<StepRange, torch::Tensor>> unfinished_;
 };
 

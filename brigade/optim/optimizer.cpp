@@ -40,7 +40,7 @@ void check(const OptimizerGroup& group) {
           group.main_grad.numel()));
 }
 
-// Undefined: there is none.
+// The state of this name; undefined if there is none.
 torch::Tensor state_named(
     const std::vector<State>& states,
     std::string_view name) {
@@ -58,7 +58,7 @@ torch::Tensor master_of(const StepRange& range) {
              : range.group.weight;
 }
 
-// Elements whose moments are in float32 at a time.
+// The number of elements whose moments are in float32 at a time.
 constexpr int64_t kFloatNumel = int64_t{1} << 20;
 
 // Whether a state of the optimizer's own must be made float32 for a step.
@@ -67,7 +67,7 @@ bool is_narrow(const State& state) {
          state.tensor.scalar_type() == torch::kBFloat16;
 }
 
-// Blocks of codes count from parameters' beginnings.
+// Checks that parameters begin where a block of codes does.
 void check_is_aligned(const OptimizerGroup& group) {
   const auto fits = [](int64_t numel) { return numel % kBlockNumel == 0; };
   const bool all_fit =
@@ -88,7 +88,7 @@ void check_is_aligned(const OptimizerGroup& group) {
       kBlockNumel));
 }
 
-// The same step of other memory.
+// The same step with other memory.
 StepRange with_memory(
     const StepRange& range,
     const OptimizerGroup& group,
@@ -183,9 +183,9 @@ void Optimizer::follow_memory() {
       throw ConfigError(fmt::format(
           "[optimizer] group '{}': its gradients and weights were moved to "
           "other memory after this optimizer was made (its DataParallel is "
-          "gone, or BucketOrder::kObserved has planned anew after the first "
-          "step); make it anew, with kObserved after the first backward at the "
-          "earliest",
+          "gone, or BucketOrder::kObserved has planned again after the "
+          "first step); make it again, with kObserved after the first backward "
+          "at the earliest",
           group.name));
     }
     if (group.memory->before_step)
@@ -224,8 +224,8 @@ StepRange Optimizer::range_of(
       .after_read = after_read};
 }
 
-// Kernels write through pointers: who watches versions must see that weights
-// were stepped and gradients cleared.
+// Kernels write through pointers, so that versions are raised here: code that
+// watches them must see that weights were stepped and gradients cleared.
 void Optimizer::note_stepped(const StepRange& range) const {
   const OptimizerGroup& group = range.group;
   group.weight.unsafeGetTensorImpl()->bump_version();
@@ -303,7 +303,7 @@ void Optimizer::with_float_states(
   }
 }
 
-// Padding is of no part, and stays zero.
+// Padding belongs to no part, and stays zero.
 void Optimizer::keep_rounded(
     const StepRange& range,
     const State& state,

@@ -4,11 +4,11 @@
 // range; this class owns the ranges, their states and masters, and counts the
 // steps. Code that saves, loads or moves states walks them by name.
 //
-// Life: made after the parameters have their first values, which are the
-// masters' (call reload_masters() after weights were changed from outside),
-// stepped by the trainer's thread between finish() and reset(), what
-// start_step() leaves to finish_step() after it, or group by group on the
-// thread of backward (data_parallel/step_in_backward.h).
+// Life: made once the parameters have their initial values, which masters take
+// over (call reload_masters() if weights were changed from outside). Stepped by
+// the trainer's thread between finish() and reset(), except for what
+// start_step() leaves to finish_step(), or group by group on the thread of
+// backward (data_parallel/step_in_backward.h).
 #pragma once
 
 #include <torch/types.h>
@@ -32,7 +32,7 @@
 
 namespace brigade {
 
-// A flat run of weights that one rule steps: a bucket, a shard of one, or a
+// A flat range of weights that one rule steps: a bucket, a shard of one, or a
 // part of one.
 struct OptimizerGroup {
   std::string name;         // appears in errors
@@ -40,14 +40,15 @@ struct OptimizerGroup {
   torch::Tensor main_grad;  // flat, float32, contiguous, as long as weight
   StepRule rule;
   int param_group = 0;  // its learning rate: see Optimizer::step()
-  // The memory that the tensors lie in; may be null. Once its owner has moved,
-  // step() throws; when it replaces weights, masters follow.
+  // The memory that the tensors lie in; may be null. Once its owner has moved
+  // to other memory, step() throws; if the owner replaces weights, masters
+  // follow.
   std::shared_ptr<const FlatMemory> memory;
-  // What it has of which parameters, in the order of memory; padding is of
-  // none.
+  // The parts of parameters that it has, in the order of memory; padding
+  // belongs to none.
   std::vector<RunPart> parts = {};
-  // By part: the parameter's key and where the elements stand in it whole, so
-  // that random numbers are the same in every layout. Where it is not given the
+  // By part: the parameter's key and the elements' places in the whole
+  // parameter, so that random numbers are the same in every layout. Empty: the
   // key is 0.
   std::vector<ops::RandomBits> bits = {};
 };
@@ -61,7 +62,7 @@ void check_has_rate(
 struct StepRange {
   size_t index = 0;  // of the group
   const OptimizerGroup& group;
-  // The optimizer's own come first; float32 where step_range() has them.
+  // The optimizer's own states come first; they are float32 in step_range().
   const std::vector<State>& states;
   torch::Tensor master_low;  // undefined where the weight is float32
   double lr = 0;             // the rule's rate is in it
@@ -81,26 +82,26 @@ class Optimizer {
  public:
   virtual ~Optimizer() = default;
 
-  // One step with gradients main_grad * grad_scale (1 / tokens, clipping).
-  // kZero clears main_grad on the way, which saves the clearing pass: the next
-  // step starts from zero. Throws ConfigError when the gradients are in other
-  // memory by now (OptimizerGroup::memory), and what FlatMemory::before_step
-  // throws.
+  // One step with gradients main_grad * grad_scale (1 / tokens, gradient
+  // clipping). kZero clears main_grad on the way, which saves the clearing
+  // pass: the next step starts from zero. Throws ConfigError if the gradients
+  // have moved to other memory (OptimizerGroup::memory), and what
+  // FlatMemory::before_step throws.
   void step(
       double lr,
       double grad_scale = 1.0,
       ops::AfterRead after_read = ops::AfterRead::kZero);
 
   // The same with a learning rate for each OptimizerGroup::param_group, which
-  // may change from step to step. Throws ConfigError where there are too few.
+  // may change from step to step. Throws ConfigError if there are too few.
   void step(
       const std::vector<double>& lrs,
       double grad_scale = 1.0,
       ops::AfterRead after_read = ops::AfterRead::kZero);
 
   // The same step in parts, in any order: begin_step() with the rates, one for
-  // all or by OptimizerGroup::param_group, and then step_group() of each group
-  // once. Only where steps_groups_apart().
+  // all or by OptimizerGroup::param_group, and then step_group() once for each
+  // group. Precondition: steps_groups_apart().
   void begin_step(const std::vector<double>& lrs);
   // See begin_step().
   void step_group(
@@ -110,8 +111,8 @@ class Optimizer {
       ops::AfterRead after_read = ops::AfterRead::kZero);
 
   // The sum of squares of all main_grads before any scale, this rank's part of
-  // the global norm: a double scalar on the gradients' device, which nobody
-  // waits for. Not finite when a gradient is not; undefined without groups.
+  // the global norm: a double scalar on the gradients' device, which may not be
+  // computed yet. Not finite if a gradient is not; undefined without groups.
   torch::Tensor squared_gradients() const;
 
   // Steps done, for the bias correction and for checkpoints.
@@ -120,8 +121,8 @@ class Optimizer {
 
   OptimizerKind kind() const { return options_.kind; }
   const std::vector<OptimizerGroup>& groups() const { return groups_; }
-  // What is kept of a weight of that dtype that is stepped so, in the order of
-  // states().
+  // The states that are kept of a weight of this dtype and unit, in the order
+  // of states().
   std::vector<StateSpec> kept(StepUnit unit, torch::ScalarType weight) const;
   // The states of one group, flat and as long as its weight, in the order of
   // kept(); a checkpoint reads and writes these in place.
@@ -129,63 +130,67 @@ class Optimizer {
     return states_.at(group);
   }
 
-  // Masters become the weights' values: after weights were loaded.
+  // Sets masters to the weights' values, after weights were loaded.
   void reload_masters();
 
-  // False: its ranks compute for one another, and step all groups at once.
+  // False if its ranks compute for one another, and therefore step all groups
+  // at once.
   virtual bool steps_groups_apart() const { return true; }
 
-  // ---- a step that overlaps with backward and with the next forward, where
-  // ranks compute for one another; other optimizers do nothing of it
+  // ---- a step that overlaps with backward and with the next forward, for
+  // optimizers whose ranks compute for one another; others do nothing here
 
-  // A step's last backward begins: whether gradients_are_reduced() is of use
-  // in it. Where it has no effect, gradients are not waited for in backward.
+  // Called as a step's last backward begins; returns whether
+  // gradients_are_reduced() has an effect in it. If not, gradients are not
+  // waited for in backward.
   virtual bool wants_reduced_gradients() { return false; }
-  // Gradients are final, while backward computes others': those of `params`
-  // (RunPart::param), the same calls in one order on all ranks, and of the
-  // groups that this rank has of them. On the thread of backward.
+  // The gradients of `params` (RunPart::param) and of this rank's groups of
+  // them are final, while backward computes others. Called on the thread of
+  // backward, with the same params in the same order on all ranks.
   virtual void gradients_are_reduced(
       const std::vector<int>& /*params*/,
       const std::vector<size_t>& /*groups*/) {}
-  // step(), but that the weights of unfinished() are not stepped before
+  // As step(), but the weights of unfinished() are stepped only by
   // finish_step(), which waits for other ranks. Nothing else is called between
   // the two.
   void start_step(double lr, double grad_scale, ops::AfterRead after_read);
   // See start_step().
   virtual void finish_step() {}
-  // After start_step(), the same on all ranks: RunPart::param.
+  // After start_step(): the parameters (RunPart::param) that finish_step()
+  // still steps, the same on all ranks.
   virtual std::vector<int> unfinished() const { return {}; }
-  // Instead of a step, on all ranks: nothing comes of these gradients.
+  // Called on all ranks instead of a step: these gradients are not used.
   virtual void skip_step() {}
-  // From now on keeps a moving average of the weights (OptimizerOptions::
-  // ema_decay). Before the first step, and before states are loaded.
+  // From now on keeps a moving average of the weights (EMA;
+  // OptimizerOptions::ema_decay). Called before the first step, and before
+  // states are loaded.
   void keep_average(double decay);
-  // From now on keeps moments in that dtype (OptimizerOptions::moments, seed).
-  // Before the first step, and before states are loaded. Throws ConfigError
-  // where the optimizer has no moments or its own cannot be rounded, and with
-  // kInt8 naming a parameter whose place in memory is not a multiple of
+  // From now on keeps moments in this dtype (OptimizerOptions::moments, seed).
+  // Called before the first step, and before states are loaded. Throws
+  // ConfigError if the optimizer has no moments or they cannot be rounded, and
+  // with kInt8 naming a parameter whose place in memory is not a multiple of
   // kBlockNumel (GradSyncOptions::block_numel).
   void keep_moments_in(MomentDtype dtype, uint64_t seed = 0);
   // Whether an average of the weights is what is evaluated and exported.
   bool averages_weights() const { return options_.averages_weights(); }
   // The average of a parameter's weights, in float32: kEma, or `master` itself
-  // where none is kept. states: of the parameter, shaped as the master.
+  // if none is kept. states: those of the parameter, shaped as the master.
   virtual torch::Tensor average(
       const torch::Tensor& master,
       const std::vector<State>& states) const;
-  // Weights become their average until hide_averages(), which brings back their
-  // bits; nothing without averages_weights(). Where weights are sharded, gather
-  // them after each.
+  // Replaces weights by their average until hide_averages(), which restores
+  // their bits. Does nothing without averages_weights(). If weights are
+  // sharded, gather them after each of the two.
   void show_averages();
   // Undoes show_averages().
   void hide_averages();
-  // What it keeps besides states, by name, for checkpoints.
+  // Values by name that it keeps besides states, for checkpoints.
   virtual std::map<std::string, double> scalars() const { return {}; }
-  // Takes what scalars() gave.
+  // Sets values that scalars() returned.
   virtual void set_scalars(const std::map<std::string, double>& /*scalars*/) {}
 
  protected:
-  // States begin with zeros. Throws an Error naming a group whose tensors are
+  // States are zero at first. Throws an Error naming a group whose tensors are
   // not flat, contiguous, of one length and of the dtypes above.
   Optimizer(
       std::vector<OptimizerGroup> groups,
@@ -195,31 +200,32 @@ class Optimizer {
   Optimizer& operator=(Optimizer&&) = default;
 
   const OptimizerOptions& options() const { return options_; }
-  // A step begins, whose number steps() is now; as begin_step().
+  // Called when a step begins, whose number steps() is now; lrs as in
+  // begin_step().
   virtual void begin(const std::vector<double>& /*lrs*/) {}
-  // Steps all groups and complete()s each, those that finish_step() steps
-  // excepted; each by itself unless an optimizer does otherwise.
-  // grad_scale: of all ranges, of which this rank may have none.
+  // Steps all groups and calls complete() for each, except those that
+  // finish_step() steps. By default each group is stepped by itself.
+  // grad_scale: that of all ranges, of which this rank may have none.
   virtual void step_ranges(
       const std::vector<StepRange>& ranges,
       double grad_scale);
-  // The weights of the range are stepped.
+  // Called when the weights of the range are stepped.
   void complete(const StepRange& range) const;
   // Steps the weights of one range, whose elements are independent of all
-  // others'. Long ranges come in parts where max_numel() says so.
+  // others'. Ranges longer than max_numel() are passed in parts.
   virtual void step_range(const StepRange& range) = 0;
   virtual int64_t max_numel() const { return kWholeRange; }
   static constexpr int64_t kWholeRange = std::numeric_limits<int64_t>::max();
-  // The states of one group in float32; those that are, themselves.
+  // The states of one group in float32; float32 states are returned themselves.
   std::vector<State> float_states(const std::vector<State>& states) const;
-  // Calls `step` with the range and its states in float32, and keeps what it
-  // writes into them as options say.
+  // Calls `step` with the range and its states in float32, and then stores them
+  // in the dtype that options say.
   void with_float_states(
       const StepRange& range,
       const std::function<void(const StepRange& range)>& step) const;
   // step_range() of parts of the range.
   void step_in_parts(const StepRange& range);
-  // Calls `step` with parts of at most so many elements, whose group has no
+  // Calls `step` with parts of at most `most` elements, whose group has no
   // OptimizerGroup::parts.
   static void in_parts(
       const StepRange& range,
@@ -244,7 +250,7 @@ class Optimizer {
       const std::vector<double>& lrs,
       double grad_scale,
       ops::AfterRead after_read);
-  // A moving average begins with the weights before the first step.
+  // Sets the moving average to the weights before the first step.
   void begin_average(const StepRange& range) const;
   void update_average(const StepRange& range) const;
   void note_stepped(const StepRange& range) const;

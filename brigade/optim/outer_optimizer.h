@@ -1,7 +1,8 @@
 // SGD with Nesterov momentum on flat ranges of memory: the outer optimizer of
-// low-communication training (DiLoCo), whose gradient is how far the groups
-// have moved away from the common weights (arXiv:2311.08105). The arithmetic is
-// torch.optim.SGD's with nesterov=True and dampening=0:
+// low-communication training (DiLoCo), whose gradient is the distance that the
+// groups have moved from the common weights (pseudo-gradient;
+// arXiv:2311.08105). The arithmetic is torch.optim.SGD's with nesterov=True and
+// dampening=0:
 //
 //   momentum = mu * momentum + gradient
 //   weight  -= lr * (gradient + mu * momentum)

@@ -1,7 +1,7 @@
-// Schedule-free AdamW (Defazio et al. 2024, arXiv:2405.15682): no learning rate
-// falls, because what is evaluated is an average of the weights. Three
-// sequences: z, the steps; x, their weighted mean; y, between them, where
-// gradients are taken. The weights are y while training:
+// Schedule-free AdamW (Defazio et al. 2024, arXiv:2405.15682): the learning
+// rate does not decay, because an average of the weights is evaluated. There
+// are three sequences: z, the steps; x, their weighted mean; y, between them,
+// where gradients are taken. In training the weights are y:
 //
 //   y = (1 - beta1) z + beta1 x
 //   v = beta2 v + (1 - beta2) g^2
@@ -24,19 +24,19 @@ namespace brigade {
 
 class ScheduleFreeAdamW final : public Optimizer {
  public:
-  // AdamW's, and those of the averages.
+  // The options of AdamW, and those of the averages.
   struct Options {
     AdamWOptions adamw;
     ScheduleFreeOptions schedule_free;
   };
-  // Throws ConfigError where beta1 is 0: y would be z, and x unknown.
+  // Throws ConfigError if beta1 is 0: y would be z, and x unknown.
   ScheduleFreeAdamW(std::vector<OptimizerGroup> groups, const Options& options);
 
   torch::Tensor average(
       const torch::Tensor& master,
       const std::vector<State>& states) const override;
   std::map<std::string, double> scalars() const override;
-  // Takes what scalars() gave.
+  // Sets values that scalars() returned.
   void set_scalars(const std::map<std::string, double>& scalars) override;
 
  private:

@@ -3,8 +3,8 @@
 //
 //   g += weight_decay * w;  m = mu m + g;  w -= lr * (nesterov ? g + mu m : m)
 //
-// Weight decay is L2's, a part of the gradient. Bytes of state and weight per
-// element: 4, and 4 more with momentum.
+// Weight decay is L2 regularisation, a part of the gradient. Bytes of state and
+// weight per element: 4, and 4 more with momentum.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace brigade {
 
 class Sgd final : public Optimizer {
  public:
-  // As every optimizer names its own.
+  // The name by which every optimizer class has its options.
   using Options = SgdOptions;
   Sgd(std::vector<OptimizerGroup> groups, const SgdOptions& options);
 

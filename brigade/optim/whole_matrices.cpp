@@ -17,7 +17,8 @@ namespace {
 
 using nlohmann::json;
 
-// As they are sent: of a MatrixPiece that is read or written.
+// The fields of a MatrixPiece in the order in which they are sent, to be read
+// or written.
 auto fields_of(auto& piece) {
   return std::tie(
       piece.name,
@@ -83,7 +84,7 @@ WholeMatrices::~WholeMatrices() {
       if (traffic.work)
         traffic.work->wait();
     } catch (const std::exception&) {
-      // A lost peer: reported to the caller that waited.
+      // A lost peer was reported to the caller that waited.
     }
   }
 }
@@ -150,7 +151,8 @@ void WholeMatrices::choose_owners() {
   }
 }
 
-// The one next to the owner, which is the owner itself where it has the part.
+// The sender of a part is the holder next to the owner: the owner itself if it
+// has the part.
 void WholeMatrices::choose_senders() {
   for (Matrix& matrix : matrices_) {
     for (Part& part : matrix.parts) {
@@ -164,7 +166,7 @@ void WholeMatrices::choose_senders() {
 }
 
 void WholeMatrices::make_rounds() {
-  // By owner: the round that it is in, and what it has there.
+  // By owner: its present round, and the elements that it has in it.
   std::vector<size_t> round(costs_.size(), 0);
   std::vector<int64_t> numel(costs_.size(), 0);
   for (size_t i = 0; i < matrices_.size(); ++i) {
@@ -241,7 +243,7 @@ std::vector<torch::Tensor> WholeMatrices::put_together(
     const auto whole = torch::empty(
         {matrix.rows(), matrix.columns()},
         arrived.output.options().dtype(torch::kFloat));
-    // Shards one after the other: their ranges need not be neighbours.
+    // Puts shards together one by one: their ranges need not be neighbours.
     std::vector<std::pair<Slice, torch::Tensor>> shards;
     for (const auto& [piece, holders, sender, mine] : matrix.parts) {
       auto shard = std::find_if(

@@ -1,21 +1,23 @@
 // Matrices that lie in pieces on the ranks of a group: cut along rows or
 // columns by tensor parallelism, each shard flat among ZeRO's owners, or whole
 // on several ranks. apply() puts each of them together on one rank, its owner,
-// has it computed there, and brings the result back to all that have a piece.
+// has the result computed there, and sends it back to all ranks that have a
+// piece.
 //
 // Owners are chosen once, so that each has about as much to compute: the
-// costliest matrix first, to the rank with the least so far. Which rank
-// computes changes no bit of a result.
+// costliest matrix first goes to the rank with the least so far. The choice of
+// owners changes no bit of a result.
 //
 // Per call each rank sends every element of its pieces once to the owner
-// (without ZeRO one of the ranks that have it does), and the owner sends every
-// element of the result to each rank that has it, in the dtype of the wire:
-// with R ranks that each have 1/R of M elements, (R - 1) / R^2 M elements each
-// way. Two all-to-alls per round; a round has a few matrices of each owner.
-// While one computes, the next round's pieces and the last round's results
-// travel. Rounds go by MatrixPiece::place, forward's order: those sent ahead,
-// while backward computes gradients, are sent from the last one, and the last
-// one's results may arrive during the next forward.
+// (without ZeRO only one of the ranks that have it does), and the owner sends
+// every element of the result to each rank that has it, in the dtype of the
+// wire: with R ranks that each have 1/R of M elements, (R - 1) / R^2 M elements
+// each way. There are two all-to-alls per round; a round has a few matrices of
+// each owner. While one round is computed, the next round's pieces and the
+// previous round's results are under way. Rounds follow MatrixPiece::place, the
+// order of forward. Rounds that are sent ahead, while backward computes
+// gradients, are sent from the last one on, and the last one's results may
+// arrive during the next forward.
 #pragma once
 
 #include <torch/types.h>
@@ -32,7 +34,7 @@
 
 namespace brigade {
 
-// What this rank has of a matrix: elements [begin, begin + numel) of its shard,
+// This rank's piece of a matrix: elements [begin, begin + numel) of its shard,
 // flat.
 struct MatrixPiece {
   std::string name;  // the same on all ranks
@@ -49,21 +51,21 @@ inline constexpr int64_t kRoundNumel = int64_t{1} << 22;
 
 // How matrices are dealt out to owners.
 struct WholeMatricesOptions {
-  // What a matrix costs its owner.
+  // The cost of a matrix for its owner.
   std::function<double(int64_t rows, int64_t columns)> cost;
   torch::ScalarType wire = torch::kFloat;
-  // Elements of a round per owner, unless a single matrix has more.
+  // The most elements of a round per owner, unless a single matrix has more.
   int64_t round_numel = kRoundNumel;
 };
 
 class WholeMatrices {
  public:
-  // What an owner computes of a whole matrix.
+  // The function that an owner applies to a whole matrix.
   using Compute = std::function<torch::Tensor(const torch::Tensor& whole)>;
 
-  // Collective over `ranks`, which all pieces of the matrices are on. Two
-  // all-gathers. Throws an Error naming a matrix of which an element is on no
-  // rank.
+  // Collective over `ranks`, which hold all pieces of the matrices. Costs two
+  // all-gathers. Throws an Error naming a matrix if no rank holds one of its
+  // elements.
   WholeMatrices(
       CommunicatorPtr ranks,
       const std::vector<MatrixPiece>& mine,
@@ -72,9 +74,9 @@ class WholeMatrices {
   WholeMatrices(const WholeMatrices&) = delete;
   WholeMatrices& operator=(const WholeMatrices&) = delete;
 
-  // Collective. pieces: by piece of the constructor, flat float32 of its numel;
-  // read, and overwritten by what `compute` makes of the whole: [rows, columns]
-  // float32 to the same.
+  // Collective. pieces: for each piece of the constructor its values, flat
+  // float32; read, and overwritten by its part of the result. `compute` maps
+  // the whole [rows, columns] float32 matrix to one of the same shape.
   void apply(std::vector<torch::Tensor> pieces, const Compute& compute) {
     begin(std::move(pieces));
     finish_but_last(compute);
@@ -85,38 +87,39 @@ class WholeMatrices {
 
   // A piece of this rank, flat, by its index.
   using PieceOf = std::function<torch::Tensor(size_t piece)>;
-  // MatrixPiece::place of those that send_ahead() would send; the same on all
-  // ranks.
+  // MatrixPiece::place of the matrices that send_ahead() would send; the same
+  // on all ranks.
   std::vector<int> places_of_next_ahead() const {
     return places_of(rounds_[unsent_ - 1]);
   }
   bool are_all_ahead() const { return unsent_ == 0; }
-  // Sends the last round that was not sent. Where one rank does, all have to
-  // send all rounds so, each when it can, before begin() or drop().
+  // Sends the last round that was not sent yet. If one rank sends ahead, all
+  // have to send all rounds so, each when it can, before begin() or drop().
   void send_ahead(const PieceOf& piece_of);
-  // What was sent ahead is not used; the next call begins from the start.
+  // Drops what was sent ahead; the next call begins from the start.
   void drop();
 
-  // The values as apply() has them; what was sent ahead is what they are.
+  // Takes the pieces as apply() does; those sent ahead must have the same
+  // values.
   void begin(std::vector<torch::Tensor> pieces);
-  // All but the last round's results are in the pieces.
+  // Computes all rounds; puts all results but the last round's into the pieces.
   void finish_but_last(const Compute& compute);
-  // The last one's too. Not collective: it only waits. A second call does
-  // nothing.
+  // Puts the last round's results into the pieces. Not collective: it only
+  // waits. A second call does nothing.
   void finish();
-  // MatrixPiece::place of the last round's, on all ranks.
+  // MatrixPiece::place of the last round's matrices, the same on all ranks.
   std::vector<int> places_of_last() const {
     return rounds_.empty() ? std::vector<int>() : places_of(rounds_.back());
   }
-  // The same question of one piece of this rank.
+  // Whether this piece of this rank belongs to the last round.
   bool is_of_last(size_t piece) const;
 
   int ranks() const { return ranks_->size(); }
-  // Whether an owner lacks something that another rank has, without which there
+  // Whether some owner lacks a piece that another rank has; if none does, there
   // is nothing to send ahead. The same on all ranks.
   bool has_pieces_elsewhere() const { return has_pieces_elsewhere_; }
 
-  // By rank of the group: the cost of its matrices.
+  // The cost of each rank's matrices, by rank of the group.
   const std::vector<double>& costs() const { return costs_; }
 
  private:
@@ -137,7 +140,7 @@ class WholeMatrices {
   };
   // Matrices that travel together, in an order that all ranks share.
   using Round = std::vector<size_t>;
-  // What goes over one all-to-all.
+  // The buffers of one all-to-all.
   struct Traffic {
     torch::Tensor input;
     torch::Tensor output;
@@ -155,24 +158,25 @@ class WholeMatrices {
   void choose_owners();
   void choose_senders();
   void make_rounds();
-  // This rank's parts of a round's matrices on their way to the owners.
+  // Launches sending this rank's parts of a round's matrices to the owners.
   Traffic send_to_owners(const Round& round, const PieceOf& piece_of) const;
   PieceOf given() const {
     return [this](size_t piece) { return pieces_[piece]; };
   }
-  // An exchange without anything, and its start.
+  // Makes an empty exchange; launch() starts it.
   Traffic make_traffic() const;
   void launch(Traffic& traffic) const;
-  // This rank's matrices of the round, whole, in order.
+  // The whole matrices of the round that this rank owns, in order.
   std::vector<torch::Tensor> put_together(
       const Round& round,
       const Traffic& arrived) const;
-  // Results of put_together()'s matrices on their way to the parts' holders.
+  // Launches sending the results of put_together()'s matrices to the parts'
+  // holders.
   Traffic send_back(
       const Round& round,
       const std::vector<torch::Tensor>& results) const;
   std::vector<int> places_of(const Round& round) const;
-  // The last send_back()'s results into the pieces.
+  // Copies the results of the last send_back() into the pieces.
   void take_back();
 
   CommunicatorPtr ranks_;
@@ -182,7 +186,7 @@ class WholeMatrices {
   std::vector<double> costs_;
   bool has_pieces_elsewhere_ = false;
 
-  // What is under way.
+  // ---- what is under way
   std::vector<Traffic> coming_;        // by round, on its way to the owners
   size_t unsent_ = 0;                  // rounds before it were not sent ahead
   std::vector<torch::Tensor> pieces_;  // of begin(), until finish()
