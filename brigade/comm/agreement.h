@@ -25,29 +25,29 @@ struct TextDifference {
 
 class Agreement {
  public:
-  // `group` moves tensors of the CPU and outlives this object.
+  // `group` must be able to move CPU tensors, and outlives this object.
   explicit Agreement(Communicator& group) : group_(&group) {}
 
   int rank() const { return group_->rank(); }
   int size() const { return group_->size(); }
 
-  // One int64 per rank. An all-reduce of 8 bytes each.
+  // Combines one int64 per rank. Each costs an all-reduce of 8 bytes.
   int64_t sum(int64_t mine) const;
   int64_t min(int64_t mine) const;
   int64_t max(int64_t mine) const;
-  // Element by element; as many on each rank.
+  // Combines element by element; ranks must pass equally many.
   std::vector<int64_t> max(const std::vector<int64_t>& mine) const;
 
   // The text of `root`; others' are ignored. Two broadcasts.
   std::string text_of(int root, const std::string& mine) const;
-  // `root`'s values; as many on each rank. One broadcast.
+  // `root`'s values; ranks must pass equally many. One broadcast.
   std::vector<int64_t> values_of(int root, const std::vector<int64_t>& mine)
       const;
-  // Everyone's texts, by rank. An all-gather of the lengths, and one of texts
-  // padded to the longest.
+  // All ranks' texts, by rank. Costs an all-gather of the lengths, and one of
+  // texts padded to the longest.
   std::vector<std::string> texts(const std::string& mine) const;
-  // nullopt if all texts are equal: that costs an all-gather of 16 bytes per
-  // rank; a difference costs texts() as well.
+  // std::nullopt if all texts are equal, which costs an all-gather of 16 bytes
+  // per rank; a difference costs texts() as well.
   std::optional<TextDifference> find_difference(const std::string& mine) const;
 
  private:

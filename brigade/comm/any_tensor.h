@@ -1,5 +1,5 @@
-// What comm/ does with tensors besides moving their bytes: it adds and copies.
-// Private to comm/.
+// A mode in which comm/ adds and copies tensors. Used by the files of comm/
+// only.
 #pragma once
 
 #include <ATen/record_function.h>
@@ -8,11 +8,11 @@
 namespace brigade {
 
 // While it lives, this thread records nothing for autograd, no observer sees
-// its operations, and it may write any tensor: also one that was made under
-// c10::InferenceMode, which libtorch lets nobody write outside of that mode. A
-// collective is launched by one thread and carried out by another, whose modes
-// the caller does not know of.
-// What is made meanwhile is an inference tensor: not for the caller.
+// its operations, and it may write any tensor, also one that was made under
+// c10::InferenceMode, which libtorch otherwise allows in that mode alone. A
+// collective is launched by one thread and executed by another, whose modes the
+// caller does not know. Tensors that are made meanwhile are inference tensors
+// and must not reach the caller.
 class AnyTensorMode {
  public:
   AnyTensorMode() = default;

@@ -1,5 +1,5 @@
-// What moves the bytes of process groups, and the one place where a group is
-// made over it.
+// The backends that move the bytes of process groups, and the only place where
+// a group is made over one.
 //
 // A new backend is a value in options/backend.h, a folder beside
 // gloo/, and a case in make_communicator() and check_backend().
@@ -17,12 +17,14 @@
 
 namespace brigade {
 
-// What the groups of a mesh share; the same on every rank but for addresses.
+// The options that all groups of a mesh share; the same on every rank except
+// for addresses.
 struct BackendOptions {
   Backend backend = Backend::kGloo;
   GlooOptions gloo;  // where this rank's peers connect to
-  // Makes the groups in place of make_communicator(), for a device that has no
-  // backend here; empty: the backend does. `store` is null in a group of one.
+  // Makes the groups instead of make_communicator(), for a device that has no
+  // backend here; empty: make_communicator() does. `store` is null in a group
+  // of one.
   std::function<CommunicatorPtr(
       const StorePtr& store,
       int rank,
@@ -34,13 +36,13 @@ struct BackendOptions {
   HierarchyChoice hierarchy = HierarchyChoice::kOff;
 };
 
-// Where a rank of this backend has the model's tensors: the GPU of its number
-// on the host with NCCL, else the CPU.
+// The device of the model's tensors on a rank of this backend: with NCCL the
+// GPU of the rank's number on its host, else the CPU.
 torch::Device device_of(Backend backend, const LaunchEnvironment& environment);
 
-// Before any group exists. Throws ConfigError where this build or machine lacks
-// what the backend needs, or these ranks were started in a way that it cannot
-// work with.
+// Called before any group exists. Throws ConfigError if this build or machine
+// lacks what the backend needs, or if the backend cannot work with ranks that
+// were started in this way.
 void check_backend(Backend backend, const LaunchEnvironment& environment);
 
 // Joins a group: every member calls it with the same store, size and options

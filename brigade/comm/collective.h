@@ -10,10 +10,10 @@
 
 namespace brigade {
 
-// How the tensors of a group are combined, element by element.
+// The operation that combines the tensors of a group, element by element.
 enum class ReduceOp { kSum, kMax, kMin };
 
-// What a group was asked to do.
+// The kind of an operation of a group.
 enum class Collective {
   kAllReduce,
   kAllReduceRows,
@@ -26,7 +26,7 @@ enum class Collective {
   kRecv,
   kBarrier,
 };
-// As messages and records call them.
+// The names in messages and records.
 template <>
 inline constexpr std::array kChoices<Collective>{
     Choice{Collective::kAllReduce, "all_reduce"},
@@ -44,8 +44,8 @@ inline constexpr std::array kChoices<Collective>{
 struct CollectiveRecord {
   Collective op = Collective::kBarrier;
   torch::ScalarType dtype = torch::kFloat;
-  // Elements of this rank's largest operand. For kAllToAllSingle those of one
-  // row: the numbers of rows differ between ranks.
+  // The elements of this rank's largest operand; for kAllToAllSingle those of
+  // one row, because the numbers of rows differ between ranks.
   int64_t numel = 0;
   int64_t bytes = 0;            // of this rank's largest operand
   int64_t sequence_number = 0;  // the same on all members for collectives
@@ -54,10 +54,10 @@ struct CollectiveRecord {
   int64_t launched_ns = 0;      // of the steady clock
 };
 
-// "all_reduce #12 of 1024 x Float": what every error of comm/ begins with.
+// "all_reduce #12 of 1024 x Float", with which every error of comm/ begins.
 std::string to_string(const CollectiveRecord& record);
 
-// A message between two ranks.
+// Whether it is a message between two ranks.
 bool is_point_to_point(Collective op);
 
 }  // namespace brigade

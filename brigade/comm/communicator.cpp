@@ -18,16 +18,15 @@ namespace brigade {
 namespace {
 
 // The same memory without autograd's node. A Work's tensors are released by a
-// thread of the backend; a node among them that holds the communicator would
-// make that thread destroy, and join, itself. And without its version counter,
-// by which callers tell whether somebody else wrote: a collective is not that,
-// as with c10d.
+// thread of the backend; a node that holds the communicator would make that
+// thread destroy, and join, itself. It has no part in the version counter, by
+// which callers notice foreign writes: a collective is none, as with c10d.
 torch::Tensor outside_graph(const torch::Tensor& tensor) {
   return tensor.variable_data();
 }
 
-// A call that no group can carry out. It is the caller's mistake, found before
-// anything is sent.
+// Checks a call. A call that no group can execute is the caller's mistake,
+// found before anything is sent.
 template <typename... Values>
 void check_call(
     bool is_valid,
@@ -186,7 +185,7 @@ template <typename Launch>
 WorkPtr Communicator::launched(
     const CollectiveRecord& record,
     const Launch& launch) {
-  // Nothing to move: no backend is asked (Gloo divides by the size).
+  // With nothing to move the backend is not called (Gloo divides by the size).
   const bool is_empty = record.numel == 0 && record.op != Collective::kBarrier;
   WorkPtr work;
   try {

@@ -1,6 +1,7 @@
 // A Communicator is one process group: a list of ranks that call the same
-// collectives in the same order. There is one for every axis of the mesh, size
-// 1 included, whose collectives do nothing (SelfCommunicator).
+// collectives in the same order. There is one for every axis of the mesh. Also
+// a group of one rank has one (SelfCommunicator), whose collectives copy or do
+// nothing.
 //
 // Life: made by ProcessMesh (or by a test) on every member at once, used from
 // any thread of its process but by one thread at a time, destroyed on every
@@ -8,16 +9,17 @@
 // tensors on their device (or, of a sent tensor, overwrite it).
 //
 // It moves a model's tensors, on the group's device, and small values on the
-// CPU, whatever the device. What ranks agree on has an interface of its own:
+// CPU, whatever the device. Agreement on values has its own interface:
 // comm/agreement.h.
 //
 // On a device with streams a collective is ordered behind what the launching
 // thread's current stream holds, runs on a stream of its own, and wait() orders
 // the waiting thread's current stream behind it (comm/device_stream.h).
 //
-// Every launch is recorded (CollectiveRecord) and, if check_collectives is on,
-// its signature (operation, dtype, numel, sequence number) is compared across
-// the group first, because Gloo itself sums float32 with int32 in silence.
+// Every launch is recorded (CollectiveRecord). If check_collectives is on, its
+// signature (operation, dtype, numel, sequence number) is compared across the
+// group first, because Gloo itself would sum float32 with int32 without an
+// error.
 //
 // Costs, for n bytes in a group of R ranks, ring algorithms (bytes sent by each
 // rank): all_reduce 2n(R-1)/R; reduce_scatter n(R-1)/R with n = the input;
@@ -44,7 +46,7 @@
 
 namespace brigade {
 
-// One message out and one in, at the same time: a step of a ring.
+// One message out and one in at the same time: a step of a ring.
 struct MessagePair {
   torch::Tensor sent;  // without elements: nothing is sent
   int destination = 0;
@@ -53,8 +55,8 @@ struct MessagePair {
   int tag = 0;  // of both
 };
 
-// How many rows go to and come from each rank, in rank order. Both empty: equal
-// parts.
+// The numbers of rows that go to and come from each rank, in rank order. Both
+// empty: equal parts.
 struct RowSplits {
   std::vector<int64_t> output;  // received from each rank
   std::vector<int64_t> input;   // sent to each rank
@@ -66,18 +68,18 @@ struct CommunicatorOptions {
   std::string name = "world";  // appears in every error
   std::chrono::milliseconds timeout{std::chrono::minutes(10)};
   bool check_collectives = false;
-  // Launches kept by records(), the oldest dropped first; 0 keeps none.
+  // The number of launches that records() keeps, the latest ones; 0 keeps none.
   int64_t max_records = 0;
-  // Where this rank has the model's tensors; with its index, where the kind of
-  // device has one. Tensors on the CPU are taken in any case.
+  // The device of this rank's model tensors; with an index, if the kind of
+  // device has one. Tensors on the CPU are accepted in any case.
   torch::Device device = torch::kCPU;
   // The members' ranks in the whole run, in the group's order. Empty: those of
   // the group.
   std::vector<int> members;
-  // What errors call each member: "rank 3 (dp 1, tp 1)". Empty: "rank 1 of this
-  // group".
+  // The names of members in errors: "rank 3 (dp 1, tp 1)". Empty: "rank 1 of
+  // this group".
   std::vector<std::string> member_names;
-  // Where this rank's operations are recorded; null: nowhere.
+  // Records this rank's operations; null: nothing does.
   FlightRecorderPtr flight_recorder;
 };
 
@@ -92,9 +94,9 @@ class Communicator {
   const std::string& name() const { return options_.name; }
   const CommunicatorOptions& options() const { return options_; }
 
-  // All tensors must be contiguous. Shapes are free, only numel counts. A
-  // tensor, dtype or peer that an operation cannot take is an Error naming it.
-  // In place: tensor becomes op over the group's tensors.
+  // All tensors must be contiguous. Shapes are free, only numel counts. Throws
+  // an Error naming a tensor, dtype or peer that an operation cannot take.
+  // all_reduce() is in place: tensor becomes op over the group's tensors.
   WorkPtr all_reduce(torch::Tensor tensor, ReduceOp op = ReduceOp::kSum);
   // The sum of float32 tensors, rounded once to bf16, which travel in bf16:
   // half the bytes.
@@ -112,15 +114,15 @@ class Communicator {
   WorkPtr all_to_all(torch::Tensor output, torch::Tensor input);
   // The same with as many rows for each rank as `splits` says, as PyTorch's
   // function of this name: the exchange of tokens between experts, say. Rows
-  // are along the first dimension and of one size on all ranks; what a rank
-  // sends to another must be what that one expects: check_collectives compares
-  // it, otherwise the group fails by its timeout.
+  // are along the first dimension and of one size on all ranks; a rank must
+  // send another as many rows as that one expects: check_collectives compares
+  // them; without it the group fails by its timeout.
   WorkPtr all_to_all_single(
       torch::Tensor output,
       torch::Tensor input,
       const RowSplits& splits);
-  // Matched by (peer, tag); tags from 0 to 2^28 - 2. The tensor must not be
-  // written before wait().
+  // Messages are matched by (peer, tag); tags from 0 to 2^28 - 2. The tensor
+  // must not be written before wait().
   WorkPtr send(torch::Tensor tensor, int destination, int tag = 0);
   // Fills tensor with what source sends under the same tag.
   WorkPtr recv(torch::Tensor tensor, int source, int tag = 0);
@@ -130,20 +132,20 @@ class Communicator {
   // Blocks until every member has called it.
   void barrier();
 
-  // Whether the messages between two ranks are carried out one after the other
-  // in the order of the calls, whatever their tags. Then two ranks that both
+  // Whether the messages between two ranks are executed one after the other in
+  // the order of the calls, whatever their tags. If so, two ranks that both
   // receive before they send deadlock.
   virtual bool is_ordered() const { return false; }
-  // Collective: connects each rank with the next and the previous one. Of a
-  // backend that connects two ranks by their first message, and blocks the host
+  // Collective: connects each rank with the next and the previous one, for a
+  // backend that connects two ranks at their first message and blocks the host
   // until both have launched it.
   virtual void connect_ring() {}
-  // Throws CommError where an operation that was waited for on the device alone
-  // has failed: to be called once the host has seen the device's results,
-  // before it believes them.
+  // Throws CommError if an operation that was waited for only on the device has
+  // failed. Called once the host has read the device's results, before it uses
+  // them.
   virtual void throw_if_failed() {}
 
-  // The latest launches, oldest first; until the next one.
+  // The latest launches, oldest first; valid until the next launch.
   const std::deque<CollectiveRecord>& records() const { return records_; }
   // Forgets them.
   void clear_records() { records_.clear(); }
@@ -152,12 +154,13 @@ class Communicator {
  protected:
   Communicator(int rank, int size, CommunicatorOptions options);
 
-  // For a backend that sums bf16 in float32: a bf16 copy is all-reduced, and
-  // the waiting thread widens it.
+  // By default a bf16 copy is all-reduced, and the waiting thread widens it:
+  // right for a backend that sums bf16 in float32.
   virtual WorkPtr do_all_reduce_as_bf16(
       torch::Tensor tensor,
       const CollectiveRecord& record);
-  // For a backend that sends no messages: the whole matrix is all-reduced.
+  // By default the whole matrix is all-reduced, for a backend that sends no
+  // messages.
   virtual WorkPtr do_all_reduce_rows(
       torch::Tensor matrix,
       const CollectiveRecord& record);
@@ -180,8 +183,8 @@ class Communicator {
       torch::Tensor tensor,
       int root,
       const CollectiveRecord& record) = 0;
-  // Splits that are not even are valid for the tensors, whose first dimension
-  // is that of the rows.
+  // Splits that are not even have been checked against the tensors, whose first
+  // dimension is that of the rows.
   virtual WorkPtr do_all_to_all(
       torch::Tensor output,
       torch::Tensor input,
@@ -197,15 +200,16 @@ class Communicator {
       int source,
       int tag,
       const CollectiveRecord& record) = 0;
-  // For a backend whose messages are independent: one after the other.
+  // By default launches one message after the other, for a backend whose
+  // messages are independent.
   virtual WorkPtr do_exchange(
       const MessagePair& pair,
       const CollectiveRecord& send,
       const CollectiveRecord& recv);
   virtual WorkPtr do_barrier(const CollectiveRecord& record) = 0;
-  // Before a collective, when check_collectives is on: fills all [R, n] with
-  // every member's `mine` [n], int64 on the CPU, although the members may have
-  // launched different collectives.
+  // Called before a collective if check_collectives is on: fills all [R, n]
+  // with every member's `mine` [n], int64 on the CPU, although the members may
+  // have launched different collectives.
   virtual void gather_signatures(
       const torch::Tensor& all,
       const torch::Tensor& mine,
@@ -215,10 +219,10 @@ class Communicator {
   record_of(Collective op, const torch::Tensor& tensor, int peer) const;
   CollectiveRecord begin(Collective op, const torch::Tensor& tensor, int peer);
   CollectiveRecord begin(CollectiveRecord record, const RowSplits& splits = {});
-  // Throws CommError on every member where they launch different collectives,
-  // or expect other rows than are sent.
+  // Throws CommError on every member if they launch different collectives, or
+  // expect other rows than are sent.
   void check_alike(const CollectiveRecord& record, const RowSplits& splits);
-  // Notes the operation in the flight recorder: its id there.
+  // Notes the operation in the flight recorder; returns its id there.
   int64_t note(const CollectiveRecord& record, int64_t shared_number);
   template <typename Launch>
   WorkPtr launched(const CollectiveRecord& record, const Launch& launch);
@@ -228,7 +232,7 @@ class Communicator {
   CommunicatorOptions options_;
   int64_t sequence_number_ = 0;  // of all launches
   int64_t collectives_ = 0;      // those that every member shares
-  // Messages, by kind and peer: counted alike on both ends.
+  // Counts of messages by kind and peer, the same on both ends.
   std::map<std::pair<Collective, int>, int64_t> messages_;
   int flight_group_ = -1;  // in the flight recorder
   std::deque<CollectiveRecord> records_;
@@ -236,7 +240,7 @@ class Communicator {
 // Shared by everything that communicates in the group; never null.
 using CommunicatorPtr = std::shared_ptr<Communicator>;
 
-// For a group that carries out what another one has checked and recorded.
+// Options of a group whose operations another one has checked and recorded.
 CommunicatorOptions unobserved(CommunicatorOptions options);
 
 }  // namespace brigade

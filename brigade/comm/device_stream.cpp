@@ -22,7 +22,7 @@ c10::Stream current_stream(torch::Device device) {
   return VirtualGuardImpl(device.type()).getStream(device);
 }
 
-// libtorch 2.x blocks; before, there is only a question.
+// libtorch 2.x can block for an event; earlier ones can only query it.
 template <typename AnyEvent>
 void block_until(const AnyEvent& event) {
   if constexpr (requires { event.synchronize(); }) {
@@ -47,13 +47,13 @@ void use_device(torch::Device device) {
 
 namespace {
 
-// A device's clock in steady nanoseconds: events tell times between two alone.
-// Set again now and then, because two clocks drift apart.
+// A device's clock in steady-clock nanoseconds, since events only tell the time
+// between two. It is set again now and then, because the clocks drift apart.
 class DeviceClock {
  public:
   explicit DeviceClock(torch::Device device) : stream_(device) {}
 
-  // Where libtorch's events have no times: now.
+  // Returns the present time if libtorch's events have no times.
   int64_t time_ns(const c10::Event& event) {
     const std::lock_guard lock(mutex_);
     constexpr int64_t kLongest = 10'000'000'000;
@@ -165,7 +165,7 @@ void StreamTrail::add_current_stream(torch::Device device) {
 
 void StreamTrail::wait() {
   for (const Written& written : marks_) {
-    // A stream is behind itself anyway.
+    // A stream's work is in order anyway.
     if (written.stream != current_stream(written.stream.device()))
       written.mark.wait();
   }

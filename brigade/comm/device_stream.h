@@ -1,5 +1,6 @@
-// The order of work on a device: what is queued on its streams, and who waits
-// for it. All that Brigade does with streams and events goes through here.
+// The order of work on a device: what is queued on its streams, and which
+// streams or hosts wait for it. Brigade uses streams and events only through
+// this file.
 //
 // Streams and events themselves are libtorch's (c10::impl::
 // DeviceGuardImplInterface): CUDA registers its own, and so does the device of
@@ -19,22 +20,23 @@ namespace brigade {
 // Whether calls on tensors of this device return before their work is done.
 bool is_asynchronous(torch::Device device);
 
-// Makes it the calling thread's device of its kind.
+// Makes this the calling thread's current device of its kind.
 void use_device(torch::Device device);
 
 // A place in a stream: behind all that had been queued there when it was made.
 // Cheap to copy. Any thread.
 class StreamMark {
  public:
-  // Behind nothing.
+  // A mark behind nothing.
   StreamMark() = default;
-  // Behind what this thread's current stream of the device holds.
+  // A mark behind the work that this thread's current stream of the device
+  // holds.
   static StreamMark of_current_stream(torch::Device device);
-  // The same, which also knows when it is reached.
+  // The same, but it also records the time when it is reached.
   static StreamMark timed(torch::Device device);
 
-  // What this thread queues on its current stream from now on runs after the
-  // place was reached.
+  // Makes this thread's current stream wait: what is queued on it from now on
+  // runs after the mark was reached.
   void wait() const;
   // Blocks until it was reached.
   void wait_on_host() const;
@@ -55,8 +57,8 @@ class StreamTrail {
  public:
   // The buffer was written on this thread's current stream.
   void add_current_stream(torch::Device device);
-  // What this thread queues on its current stream from now on runs after all
-  // that was added, which is then forgotten.
+  // Makes this thread's current stream wait for all marks that were added, and
+  // forgets them.
   void wait();
   // Forgets what was added.
   void clear() { marks_.clear(); }
@@ -69,8 +71,8 @@ class StreamTrail {
   std::vector<Written> marks_;  // the last of each stream
 };
 
-// A stream of the device's pool. Work is queued on it by making it the current
-// one of a thread for a while: see StreamScope.
+// A stream of the device's pool. Work is queued on it while it is a thread's
+// current stream: see StreamScope.
 class SideStream {
  public:
   explicit SideStream(torch::Device device);
@@ -95,12 +97,12 @@ class StreamScope {
   std::unique_ptr<c10::Stream> before_;  // null: nothing was changed
 };
 
-// A copy of a CPU tensor on the device: without waiting, through page-locked
-// memory where the device is a GPU. On the CPU, the tensor itself.
+// A copy of a CPU tensor on the device, made without waiting (through
+// page-locked memory if the device is a GPU). On the CPU, the tensor itself.
 torch::Tensor to_device(const torch::Tensor& tensor, torch::Device device);
 
-// A copy in CPU memory, there when the call returns: after all that was queued
-// for the tensor on the current stream. A CPU tensor is returned itself.
+// A copy in CPU memory, made after all work that was queued on the current
+// stream and complete when the call returns. A CPU tensor is returned itself.
 torch::Tensor to_host(const torch::Tensor& tensor);
 
 }  // namespace brigade

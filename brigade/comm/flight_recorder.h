@@ -1,7 +1,8 @@
-// The latest operations of one rank, over all its groups, kept in memory until
-// something goes wrong: then they say what this rank waited for.
+// The latest operations of one rank, over all its groups, kept in memory; after
+// an error they show what this rank waited for.
 //
-// Any thread. Groups hold it by pointer; threads that are ranks have one each.
+// Used from any thread. Groups hold it by pointer; ranks that are threads have
+// one each.
 #pragma once
 
 #include <cstdint>
@@ -23,25 +24,25 @@ class FlightRecorder {
 
   explicit FlightRecorder(int global_rank) : rank_(global_rank) {}
 
-  // Returns the index of the group, for FlightOperation::group. The same group
-  // again has the same index.
+  // Returns the index of the group, for FlightOperation::group. Adding the same
+  // group again returns the same index.
   int add_group(const FlightGroup& group);
   // Operations that follow belong to `step`, which begins now.
   void begin_step(int64_t step);
 
-  // An operation that is about to be launched; `step` is filled in. Returns its
-  // id.
+  // Records an operation that is about to be launched, and fills in `step`.
+  // Returns its id.
   int64_t begin(FlightOperation operation);
-  // The work that begin() was for. Not kept alive: its end is looked up where
-  // nothing waited for it.
+  // Notes the work of the operation, without keeping it alive: its end is
+  // looked up if nothing waited for it.
   void launched(int64_t id, const std::weak_ptr<Work>& work);
   // From now on somebody waits for the operation, or nobody does.
   void set_awaited(int64_t id, bool is_awaited);
   // A thread waited for other ranks from `begun_ns` to now.
   void waited(int64_t begun_ns);
-  // The same, and it saw the operation's end.
+  // The same, and the thread saw the operation's end.
   void finished(int64_t id, int64_t begun_ns);
-  // What follows on the device waits for the operation, which is under way.
+  // The device's further work waits for the operation, which is under way.
   // Keeps the work, to learn its end.
   void ordered(int64_t id, std::shared_ptr<Work> work);
   // The operation ended with an error.
@@ -49,7 +50,7 @@ class FlightRecorder {
 
   // Nanoseconds that threads spent waiting for other ranks, ever.
   int64_t waited_ns() const;
-  // A copy of all that is recorded now; `reason` says why it is taken.
+  // A copy of the present recording; `reason` says why it is taken.
   FlightRecording recording(const std::string& reason) const;
 
  private:
@@ -58,7 +59,7 @@ class FlightRecorder {
     std::weak_ptr<Work> work;
     std::shared_ptr<Work> kept;
   };
-  // nullptr when so many followed that it was dropped.
+  // nullptr if the operation was dropped because many followed.
   Entry* find(int64_t id);
 
   const int rank_;

@@ -1,5 +1,5 @@
-// What a launcher gets of an operation that is recorded; for the files of comm/
-// only.
+// The Work that a launcher gets for a recorded operation. Used by the files of
+// comm/ only.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace brigade {
 
-// The backend's Work, which tells the flight recorder how it ended, as its
-// waiters see it.
+// Wraps the backend's Work and tells the flight recorder how it ended, when a
+// waiting thread sees it.
 class LaunchedWork : public Work {
  public:
   LaunchedWork(WorkPtr inner, FlightRecorderPtr recorder, int64_t flight_id)

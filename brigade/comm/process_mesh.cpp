@@ -16,9 +16,9 @@
 namespace brigade {
 namespace {
 
-// A group of several axes is connected along them alone from here on. Smaller
-// ones are connected fully: their collectives take fewer steps, and an error
-// names the lost rank directly.
+// A group of several axes with more ranks than this is connected only along the
+// axes. Smaller ones are connected fully: their collectives take fewer steps,
+// and an error names the lost rank directly.
 constexpr size_t kFullyConnectedRanks = 16;
 
 }  // namespace
@@ -47,13 +47,13 @@ ProcessMesh::ProcessMesh(
   sequence_ = join("sequence", dims.members(kSequenceAxes, rank));
   model_ = join_grid("model", kModelAxes);
   embedding_ = split("embedding", [&](Coordinate at) {
-    // The ends of a pipeline are one group.
+    // The two ends of a pipeline form one group.
     if (at.pp == dims.pp - 1)
       at.pp = 0;
     return at.values();
   });
   expert_parallel_ = split("ep", dims.expert_parallel());
-  // Not split() where all replicas hold them: dp_cp_ may go by host.
+  // Not split() if all replicas hold them: dp_cp_ may sum by host.
   all_expert_replicas_ =
       dims.ep == 1 ? dp_cp_ : split("expert_replicas", dims.expert_replicas());
   expert_replicas_ = all_expert_replicas_;

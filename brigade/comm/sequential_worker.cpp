@@ -89,7 +89,7 @@ class TaskWork : public Work {
         record_(record),
         failures_(std::move(failures)) {}
 
-  // On the thread that carries it out.
+  // Called on the thread that executes the task.
   void run(const std::function<std::optional<int64_t>()>& task) {
     const AnyTensorMode any_tensor;
     std::exception_ptr error;

@@ -1,6 +1,6 @@
-// One thread that runs tasks in the order of submission, one at a time; an
-// operation of several steps is such a task. A thread that waits for one of
-// them may run them in its place.
+// One thread that runs tasks in the order of submission, one at a time, such as
+// operations of several steps. A thread that waits for one of them may run
+// tasks in the worker's place.
 #pragma once
 
 #include <condition_variable>
@@ -20,7 +20,7 @@ class GroupFailures;  // comm/start/post_mortem.h
 class SequentialWorker {
  public:
   SequentialWorker();
-  // Runs what is queued, then joins.
+  // Runs the queued tasks, then joins.
   ~SequentialWorker();
   SequentialWorker(const SequentialWorker&) = delete;
   SequentialWorker& operator=(const SequentialWorker&) = delete;
@@ -29,8 +29,9 @@ class SequentialWorker {
   void submit(std::function<void()> task);
 
   // Runs queued tasks on the calling thread, in their order and never beside
-  // another, until `is_done` or none is left. Spares the switch to a thread
-  // and back, which costs more than a short message. Not from within a task.
+  // another, until `is_done` or none is left. Saves the switch to a thread and
+  // back, which costs more than a short message. Must not be called from a
+  // task.
   void help_until(const std::function<bool()>& is_done);
 
   // Whether the calling thread is some worker's own.
@@ -51,15 +52,15 @@ class SequentialWorker {
 
 // See launch_task().
 struct TaskOptions {
-  // What an error of the task becomes; null: it stays as it is.
+  // Turns an error of the task into one of the group; null: it stays as it is.
   std::shared_ptr<const GroupFailures> failures;
-  // The waiting thread carries out what is queued, instead of sleeping until
-  // the worker has. The worker itself is not kept alive by the Work.
+  // The waiting thread runs queued tasks, instead of sleeping until the worker
+  // has. The Work does not keep the worker alive.
   bool waiting_helps = false;
 };
 
-// Queues `task` on the worker, behind what is queued there already. It returns
-// Work::reduced_bytes(); what it throws is thrown by every wait().
+// Queues `task` on the worker, behind the tasks there. `task` returns
+// Work::reduced_bytes(); every wait() throws what it throws.
 WorkPtr launch_task(
     const std::shared_ptr<SequentialWorker>& worker,
     const CollectiveRecord& record,

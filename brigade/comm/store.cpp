@@ -20,15 +20,16 @@
 namespace brigade {
 namespace {
 
-// From 2.4 on libtorch's store is served by libuv unless told otherwise, which
-// not every build has (Debian 13's lacks it). Clients of either kind fit.
+// From 2.4 on libtorch serves its store by libuv unless told otherwise, but not
+// every build has libuv (Debian 13's does not). Clients of either kind work
+// with both.
 template <typename Options>
 void avoid_libuv(Options& options) {
   if constexpr (requires { options.useLibUV; })
     options.useLibUV = false;
 }
 
-// A libtorch with that option is past the change of the requests' numbers.
+// A libtorch with this option already numbers requests in the new way.
 template <typename Options>
 constexpr bool has_libuv_option() {
   return requires(Options options) {
@@ -44,13 +45,13 @@ struct RemoteServer {
   std::chrono::milliseconds timeout{0};  // of one request; 0: our own server
 };
 
-// c10d's own waits for a key, which end first, say more.
+// c10d's own waits for a key end first, and their errors say more.
 constexpr std::chrono::seconds kKeyGrace{1};
-// The same of those for a connection, between whose tries it sleeps.
+// The same for connections: c10d sleeps between its tries.
 constexpr std::chrono::seconds kConnectionGrace{10};
 
-// c10d waits for an answer without end in some requests. Where one does not
-// come in time, std::nullopt, and the thread that waits for it is left behind.
+// In some requests c10d waits for an answer without end. Returns std::nullopt
+// if it does not come in time; the waiting thread is left behind.
 template <typename Answer>
 std::optional<Answer> answer_in_time(
     std::function<Answer()> request,
@@ -61,7 +62,7 @@ std::optional<Answer> answer_in_time(
   try {
     std::thread([task] { (*task)(); }).detach();
   } catch (const std::system_error&) {
-    (*task)();  // no thread is to be had
+    (*task)();  // no thread could be started
   }
   if (answer.wait_for(timeout) != std::future_status::ready)
     return std::nullopt;
@@ -178,7 +179,7 @@ constexpr bool has_listen_option() {
 template <typename Options>
 void bind_to_loopback(Options& options, const std::string& host) {
   if constexpr (has_listen_option<Options>()) {
-    // The store takes it, and closes it at its end.
+    // The store owns the socket, and closes it at its end.
     options.masterListenFd = listen_on_loopback(host, options.port);
   }
 }
@@ -234,7 +235,7 @@ StorePtr make_tcp_store(
   try {
     if (serve)
       return wrap(make(), timeout, server);
-    // The constructor of later libtorch (2.15) asks the server something at
+    // The constructor of later libtorch (2.15) sends the server a request at
     // once, and waits.
     auto store = answer_in_time<C10dStorePtr>(make, timeout + kConnectionGrace);
     if (store)
@@ -251,7 +252,7 @@ StorePtr make_tcp_store(
           first_line));
     throw_unconnected(server, timeout, "");
   }
-  // c10d may go on with its tries beyond its timeout.
+  // c10d may go on trying beyond its timeout.
   throw_unconnected(
       server, timeout + kConnectionGrace, ", where nothing answered");
 }

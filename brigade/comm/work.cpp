@@ -11,7 +11,7 @@
 namespace brigade {
 namespace {
 
-// What a stream of the launching thread holds; nothing on the CPU.
+// The work that a stream of the launching thread holds; nothing on the CPU.
 class QueuedWork : public Work {
  public:
   explicit QueuedWork(torch::Device device)

@@ -1,4 +1,5 @@
-// A launched operation, and how several are joined into one.
+// The handle of a launched operation, and a function that joins several into
+// one.
 #pragma once
 
 #include <torch/types.h>
@@ -11,7 +12,7 @@
 
 namespace brigade {
 
-// A launched operation. Holds its tensors alive until it has ended.
+// A launched operation. Keeps its tensors alive until it has ended.
 class Work {
  public:
   virtual ~Work() = default;
@@ -22,7 +23,7 @@ class Work {
   // the group's timeout passed. May be called again.
   virtual void wait() = 0;
   // Blocks the calling thread until the operation has ended, whatever the
-  // device: before the host reads the values, or lets a peer know of them.
+  // device: called before the host reads the values, or tells a peer of them.
   virtual void wait_on_host() { wait(); }
   // True once wait_on_host() would not block. The result is there after wait().
   virtual bool is_completed() = 0;
@@ -37,20 +38,21 @@ using WorkPtr = std::shared_ptr<Work>;  // never null
 
 // A Work that has ended already.
 WorkPtr make_completed_work();
-// A Work that is what the device's current stream holds now.
+// A Work that ends when the work now queued on the device's current stream
+// does.
 WorkPtr make_queued_work(torch::Device device);
 
-// Operations that are waited for together, and what the waiting thread does
-// after them.
+// Operations that are waited for together, and a function that the waiting
+// thread calls after them.
 struct JointWork {
   // Without any, the Work ends when `then` has run.
   std::vector<WorkPtr> works;
   // Runs once, on the first thread that waits, after all `works` have ended; if
   // it throws, every wait() throws the same. Empty: nothing.
   std::function<void()> then;
-  // Where the tensors are that `then` computes on.
+  // The device of the tensors that `then` computes on.
   torch::Device device = torch::kCPU;
-  // What Work::reduced_bytes() returns; std::nullopt: what a single work says.
+  // The value of Work::reduced_bytes(); std::nullopt: that of a single work.
   std::optional<int64_t> reduced_bytes;
 };
 // One Work for all of them; see JointWork.

@@ -18,8 +18,8 @@ StorePtr open_store(
   const StoreAddress& address = environment.store;
   const bool use_agents = address.is_served && can_use_agent_store();
   if (address.kind == StoreAddress::Kind::kTcp && !use_agents) {
-    // Ends with rank 0. Nothing of restarts in it: hosts that an elastic
-    // launcher brings together count them each.
+    // Rank 0's end ends this store, so that its keys need no number of
+    // restarts, which differs between the hosts of an elastic launcher.
     return make_tcp_store(
         address.host,
         address.is_served ? address.own_port : address.port,
@@ -36,23 +36,23 @@ StorePtr open_store(
                 environment.world_size,
                 timeout)
           : make_file_store(address.file, environment.world_size, timeout);
-  // These outlive a restart of the ranks.
+  // This store outlives a restart of the ranks.
   return store->with_prefix(
       fmt::format("restart-{}", environment.restart_count));
 }
 
 namespace {
 
-// The ranks of a process's launcher may meet several times, each time under
-// keys of their own. All ranks count the same: meeting is collective.
+// Counts the rendezvous of a process, each of which has keys of its own. The
+// counts are equal on all ranks, because a rendezvous is collective.
 struct Meetings {
   std::mutex mutex;
   int count = 0;
-  // Until the process ends: rank 0's may be the server, and libtorch removes
-  // its file with as many stores as there are ranks.
+  // Kept until the process ends: rank 0's may be the server, and libtorch
+  // removes a store's file once as many stores as ranks have ended.
   StorePtr store;
 
-  // With the timeout of the first call.
+  // The store of the next rendezvous, with the timeout of the first call.
   StorePtr next_store(
       const LaunchEnvironment& environment,
       std::chrono::milliseconds timeout) {
@@ -76,7 +76,7 @@ StartMeetingOptions meeting_options(
   return options;
 }
 
-// Where the user may think that nobody else can connect.
+// Warns if the user may think that nobody else can connect.
 void warn_of_open_port(
     const LaunchEnvironment& environment,
     const MeshStart& start) {
@@ -169,7 +169,8 @@ void announce_failed_start(
         meeting_options(environment, kTimeout))
         .fail(cause);
   } catch (const std::exception&) {
-    // Nobody waits there: the launcher ends the others, or their timeout does.
+    // The store cannot be reached: the launcher ends the others, or their
+    // timeout does.
   }
 }
 

@@ -1,5 +1,5 @@
-// The ranks of a program, as its launcher started them: torchrun, mpirun, srun,
-// `brigade run`, or one process on its own.
+// The ranks of a program and their rendezvous, for each launcher: torchrun,
+// mpirun, srun, `brigade run`, or one process on its own.
 #pragma once
 
 #include <chrono>
@@ -14,14 +14,15 @@
 
 namespace brigade {
 
-// How init_from_environment() connects the ranks, and the sizes of the axes.
+// The options of init_from_environment().
 struct WorldOptions {
   Backend backend = Backend::kGloo;
   std::chrono::milliseconds timeout{std::chrono::minutes(10)};
   // Compare every collective's signature across ranks first; also switched on
   // by BRIGADE_CHECK_COLLECTIVES=1.
   bool check_collectives = false;
-  // Sizes of the axes. dp is not read: it becomes what the others leave.
+  // Sizes of the axes. dp is not read: it is the number of ranks divided by the
+  // others.
   ParallelDims dims;
 };
 
@@ -34,7 +35,7 @@ class World {
   int size() const { return environment_.world_size; }
   int local_rank() const { return environment_.local_rank; }
   const ProcessMesh& mesh() const { return *mesh_; }
-  // Where modules belong that are wrapped over this world's groups.
+  // The device of modules that are wrapped over this world's groups.
   const torch::Device& device() const { return mesh_->device(); }
   // The replicas of this rank's weights: what DataParallel sums over.
   const CommunicatorPtr& data_parallel() const { return mesh_->dp_cp(); }
@@ -44,9 +45,10 @@ class World {
   std::unique_ptr<ProcessMesh> mesh_;
 };
 
-// Collective over all ranks that the launcher started, as often as one likes.
-// ConfigError when the launcher's variables contradict one another or the axes
-// do not divide the ranks, CommError when they do not meet within the timeout.
+// Collective over all ranks that the launcher started; may be called again.
+// Throws ConfigError if the launcher's variables contradict one another or the
+// axes do not divide the ranks, CommError if not all ranks arrive within the
+// timeout.
 World init_from_environment(const WorldOptions& options = {});
 
 // The store that an environment names.
@@ -54,26 +56,24 @@ StorePtr open_store(
     const LaunchEnvironment& environment,
     std::chrono::milliseconds timeout);
 
-// How the ranks of an environment come together.
+// The options of open_mesh().
 struct MeshStart {
-  // What the mesh's groups run over. With NCCL it also decides their device:
-  // the GPU of the rank's number on its host, which becomes the calling
-  // thread's.
+  // The backend of the mesh's groups. With NCCL their device is the GPU of the
+  // rank's number on its host, which becomes the calling thread's current one.
   Backend backend = Backend::kGloo;
   HierarchyChoice hierarchy = HierarchyChoice::kAuto;
-  // Where they meet; null: at open_store().
+  // The store of the rendezvous; null: open_store().
   StorePtr store;
   // Runs before this rank has peers. An Error that it throws ends the start of
   // all ranks with this first cause. Empty: nothing to check.
   std::function<StartFacts()> prepare;
-  // Called on rank 0 with progress and warnings, one line each; empty: nobody
-  // reads them.
+  // Called on rank 0 with progress and warnings, one line each; may be empty.
   std::function<void(const std::string&)> on_message;
 };
 
 // A mesh over the ranks of an environment. Collective. Throws an Error with the
-// first cause where a rank cannot start, where their facts differ, where a rank
-// on one of several hosts has only a loopback address to offer, and what
+// first cause if a rank cannot start, if their facts differ, or if a rank on
+// one of several hosts has only a loopback address to offer, and what
 // check_backend() throws.
 std::unique_ptr<ProcessMesh> open_mesh(
     const ParallelDims& dims,

@@ -21,17 +21,17 @@
 namespace brigade {
 namespace {
 
-// c10d records the operations of Gloo and NCCL as Brigade does (flight/), once
-// more and with a stack trace each; and in libtorch 2.11 threads that start
-// operations race for a map of it. A value that was set outside stays. Before
-// main(), while there are no threads.
+// Switches off c10d's own flight recorder: it would record what Brigade records
+// (flight/) again, with a stack trace each, and in libtorch 2.11 threads that
+// start operations have a data race in it. A value that was set outside stays.
+// Runs before main(), while there are no threads.
 const bool recorder_is_off = [] {
   set_default_variable("TORCH_FR_BUFFER_SIZE", "0");
   return true;
 }();
 
-// Every libtorch's Gloo reduces these types (not all of them kHalf), and none
-// rounds to 16 bits in between; everything else is composed.
+// The types that the Gloo of every libtorch reduces (not all reduce kHalf)
+// without rounding to 16 bits in between; all others are composed of messages.
 bool gloo_reduces(torch::ScalarType dtype) {
   switch (dtype) {
     case torch::kFloat:
@@ -74,7 +74,7 @@ GlooGroupPtr join(
   }
 }
 
-// A collective that c10d carries out by itself.
+// A collective that c10d executes by itself.
 class NativeWork : public Work {
  public:
   NativeWork(
@@ -84,8 +84,8 @@ class NativeWork : public Work {
       : work_(std::move(work)),
         record_(record),
         failures_(std::move(failures)) {
-    // Runs on the thread that completes it: notes the exact end, and reports
-    // that this rank is there when its peers lose their connections to it.
+    // Runs on the thread that completes the operation: notes the exact end, and
+    // reports this rank as alive if its peers lose their connections to it.
     work_->getFuture()->addCallback(
         [finished = finished_ns_,
          operation = to_string(record_),
@@ -100,7 +100,7 @@ class NativeWork : public Work {
     try {
       work_->wait();
     } catch (const std::exception& error) {
-      // Whatever its type: the collective did not come to its end.
+      // Any exception means that the collective did not complete.
       failures_->fail(record_, std::runtime_error(error.what()));
     }
     if (finished_ns_->load() == 0)
@@ -194,9 +194,9 @@ class GlooCommunicator : public ComposedCommunicator {
   GlooGroupPtr group_;
 };
 
-// Gloo writes to sockets whose other end may be gone. That has to come back as
-// an error that names the operation, and not as the signal that ends a program
-// (Python, for which Gloo was written, ignores it). A handler stays.
+// Gloo writes to sockets whose other end may be gone. That must become an error
+// that names the operation, and not a SIGPIPE, which ends the program (Python,
+// for which Gloo was written, ignores it). A program's own handler stays.
 void survive_broken_pipes() {
   struct sigaction current {};
   if (::sigaction(SIGPIPE, nullptr, &current) != 0)

@@ -1,11 +1,12 @@
 // Communicator over c10d's process groups: Gloo on the CPU.
 //
-// What Gloo lacks in libtorch 1.13, or does through copies, is composed of
-// messages (comm/sums/composed_communicator.h), at the same number of bytes.
-// bf16 is summed in float32 and rounded once. Broadcasts move it as bytes.
+// Collectives that Gloo lacks in libtorch 1.13, or does through copies, are
+// composed of messages (comm/sums/composed_communicator.h), with the same
+// number of bytes. bf16 is summed in float32 and rounded once; broadcasts move
+// it as bytes.
 //
 // A lost peer is noticed at once, unless one of its messages was half read or
-// written: that one ends with the timeout.
+// written: that message ends with the timeout.
 #pragma once
 
 #include "brigade/comm/communicator.h"
@@ -13,16 +14,16 @@
 
 namespace brigade {
 
-// How the ranks connect to one another.
+// The addresses by which ranks connect to one another.
 struct GlooOptions {
   // Network interface, "lo" for ranks on one machine; empty: `address`.
   std::string interface = "lo";
-  // Numeric address of this host that its peers connect to.
+  // The numeric address of this host that its peers connect to.
   std::string address;
 };
 
 // Joins the group: every member calls it with the same store and size. Throws
-// CommError when the members do not all arrive within options.timeout.
+// CommError if not all members arrive within options.timeout.
 //
 // Changes the process: where SIGPIPE has its default action, which ends the
 // program, it is ignored from here on, so that writing to a lost peer's socket

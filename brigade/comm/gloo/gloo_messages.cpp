@@ -12,7 +12,7 @@
 namespace brigade {
 namespace {
 
-// Long enough for c10d, for which none at all means the group's.
+// The shortest timeout: for c10d a timeout of zero means the group's own.
 constexpr std::chrono::milliseconds kAtOnce{1};
 
 constexpr int kTags =
@@ -22,12 +22,13 @@ int tag_on_wire(MessageKind kind, int tag, bool is_upward) {
   if (tag < 0 || tag >= kTags)
     throw std::out_of_range(
         fmt::format("the tag {} is not in [0, {})", tag, kTags));
-  // c10d takes the connection that is the tag modulo their number.
+  // c10d chooses the connection by the tag modulo their number.
   return (tag * kMessageKinds + static_cast<int>(kind)) * kGlooConnections +
          (is_upward ? 0 : 1);
 }
 
-// What Gloo says of a connection that this rank closed after a timeout.
+// Whether it is Gloo's error for a connection that this rank closed after a
+// timeout.
 bool was_closed_here(const std::exception& error) {
   return std::string_view(error.what()).find("Application timeout") !=
          std::string_view::npos;
@@ -88,8 +89,8 @@ std::vector<int> GlooTransport::close() {
   if (is_closed_)
     return closed_before_;
   is_closed_ = true;
-  // A receive that nobody sends to fails at once where the connection is closed
-  // already. Where it is not, one that times out closes those to all ranks.
+  // A receive without a sender fails at once if the connection is closed
+  // already. If not, it times out, which closes the connections to all ranks.
   std::vector<torch::Tensor> nothing{torch::empty({1}, torch::kByte)};
   std::set<int> closed_before;
   std::vector<C10dWorkPtr> never;

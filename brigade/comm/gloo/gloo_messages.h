@@ -1,12 +1,12 @@
-// Messages between the ranks of a Gloo group, each way over a connection of its
-// own; for the files of comm/ only.
+// Messages between the ranks of a Gloo group, with one connection per
+// direction. Used by the files of comm/ only.
 //
-// Who sends writes to the socket and holds the connection meanwhile. Gloo's I/O
-// thread cannot read then: it asks for what has come again and again, on a
-// processor that somebody computes on, and a receive that is to be launched
-// waits for a message that is being read. So messages to higher ranks and to
-// lower ones go apart. c10d opens as many connections between two ranks as it
-// is given devices, and takes one by the message's tag.
+// With a single connection the sending thread locks it while it writes to the
+// socket. Gloo's I/O thread cannot read meanwhile and polls, on a processor
+// that computes, and launching a receive waits for a message that is being
+// read. So messages to higher ranks and to lower ones have different
+// connections. c10d opens as many connections between two ranks as it has
+// devices, and chooses one by the message's tag.
 #pragma once
 
 #include <memory>
@@ -19,7 +19,8 @@ namespace brigade {
 using C10dWorkPtr = c10::intrusive_ptr<c10d::Work>;
 using GlooGroupPtr = c10::intrusive_ptr<c10d::ProcessGroupGloo>;
 
-// Devices to give the group: this many times the same.
+// The number of connections: the group is made with the same device this many
+// times.
 constexpr int kGlooConnections = 2;
 
 // close() closes this rank's connections in both directions, so that ranks

@@ -20,9 +20,9 @@
 namespace brigade {
 namespace {
 
-// Up to here MPI's own all-reduce is quicker than several messages.
+// Up to this size MPI's own all-reduce is quicker than several messages.
 constexpr int64_t kSmallBytes = 16 << 10;
-// Up to here two ranks exchange all they have instead of halves and sums.
+// Up to this size two ranks exchange whole tensors instead of halves and sums.
 constexpr int64_t kPairBytes = 128 << 10;
 // MPI counts in int.
 constexpr int64_t kLargestCount = int64_t{1} << 30;
@@ -119,7 +119,7 @@ class MpiCommunicator : public ComposedCommunicator {
         });
   }
 
-  // One per rank; their sizes differ by one element at most.
+  // One chunk per rank; their sizes differ by one element at most.
   std::vector<torch::Tensor> even_chunks(const torch::Tensor& tensor) const {
     const auto flat = tensor.view({-1});
     std::vector<torch::Tensor> chunks;
@@ -131,7 +131,7 @@ class MpiCommunicator : public ComposedCommunicator {
     return chunks;
   }
 
-  // The largest or smallest of types that MPI does not know.
+  // Computes the maximum or minimum for types that MPI does not know.
   WorkPtr
   choose_of_all(const torch::Tensor& tensor, ReduceOp op, Record record) {
     const auto all = torch::empty({size(), tensor.numel()}, tensor.options());

@@ -1,18 +1,18 @@
-// Communicator over MPI, for what clusters have between their hosts and Gloo's
-// TCP does not use: InfiniBand, Omni-Path, shared memory.
+// Communicator over MPI, for networks that Gloo's TCP does not use: InfiniBand,
+// Omni-Path, shared memory.
 //
 //   all_reduce          of a few KiB, broadcast, all_gather, all_to_all,
 //                       barrier: MPI's own non-blocking collectives
 //   all_reduce          of more: comm/sums/chunk_exchange.h
 //   everything else     messages (comm/sums/composed_communicator.h)
 //
-// MPI has no threads of its own that would carry on what was launched. The
-// thread that waits does it, or, while nobody does, a thread of the
-// communicator (for collectives) or of the process (for sends and receives).
-// MPI is called by one thread at a time (MPI_THREAD_SERIALIZED).
+// MPI has no threads of its own that would progress launched operations. The
+// thread that waits does it, or, while none waits, a thread of the communicator
+// (for collectives) or of the process (for sends and receives). MPI is called
+// by one thread at a time (MPI_THREAD_SERIALIZED).
 //
-// A lost rank is mostly noticed by mpirun first, which ends all others. A
-// deadline that passes, or an error that MPI returns, is a CommError.
+// Usually mpirun notices a lost rank first, and ends all others. A deadline
+// that passes, or an error that MPI returns, is thrown as CommError.
 #pragma once
 
 #include "brigade/comm/communicator.h"
@@ -24,16 +24,16 @@ namespace brigade {
 // Whether this build has MPI.
 bool has_mpi();
 
-// Throws ConfigError where this build has no MPI, or where MPI would not find
-// these ranks: they have to be started by its own launcher. Does not start MPI.
+// Throws ConfigError if this build has no MPI, or if MPI would not find these
+// ranks: they must be started by its own launcher. Does not start MPI.
 void check_mpi(const LaunchEnvironment& environment);
 
-// Joins the group: every member calls it with the same store, size and
-// options. options.members are ranks of MPI_COMM_WORLD; empty: the first ones.
-// The first call in a process starts MPI, which every rank of MPI_COMM_WORLD
-// has to do; it ends with the process. Throws CommError when the members do not
-// all arrive within options.timeout, ConfigError as check_mpi() and where MPI
-// was started without support for threads.
+// Joins the group: every member calls it with the same store, size and options.
+// options.members are ranks of MPI_COMM_WORLD; empty: the first ones. The first
+// call in a process starts MPI, which every rank of MPI_COMM_WORLD must do; MPI
+// ends with the process. Throws CommError if not all members arrive within
+// options.timeout, ConfigError as check_mpi() and if MPI was started without
+// support for threads.
 CommunicatorPtr make_mpi_communicator(
     const StorePtr& store,
     int rank,

@@ -15,13 +15,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// One message may be this long: MPI counts in int.
+// The longest message: MPI counts in int.
 constexpr int64_t kLargestPiece = int64_t{1} << 30;
 
-// What a peer sent before its notice has arrived by then.
+// After this time everything that a peer sent before its notice has arrived.
 constexpr std::chrono::milliseconds kTimeAfterNotice{20};
 
-// Every MPI has twice as many tags.
+// Every MPI has at least twice as many tags.
 constexpr int kJoinTags = 16384;
 
 int tag_of_group(const std::string& name, const std::vector<int>& members) {
@@ -30,8 +30,8 @@ int tag_of_group(const std::string& name, const std::vector<int>& members) {
       kJoinTags);
 }
 
-// Returns once all members have called it: log2(R) rounds, in each of which a
-// rank tells one that it and those of whom it has heard are there.
+// Returns once all members have called it. Takes log2(R) rounds; in each a rank
+// tells another that it and those it has heard of are there.
 void meet(
     MpiProcess& process,
     int rank,
@@ -144,8 +144,8 @@ MpiGroup::MpiGroup(
       size_(static_cast<int>(members.size())),
       timeout_(options.timeout) {
   const int tag = tag_of_group(options.name, members);
-  // What follows waits for the members without a deadline. The first time they
-  // come; the second time none of them has given up on the others.
+  // MPI's call below waits for the members without a deadline. The first meet()
+  // ensures that all came, the second that none has given up on the others.
   meet(*process_, rank, members, tag, options);
   meet(*process_, rank, members, tag + kJoinTags, options);
   process_->locked([&] {
@@ -271,7 +271,7 @@ std::vector<int> MpiGroup::close() {
       for (int peer = 0; peer < size_; ++peer) {
         if (peer == rank_)
           continue;
-        // Nobody waits for the notice to have gone.
+        // Nothing waits until the notice is sent.
         MPI_Request request = MPI_REQUEST_NULL;
         process_->locked([&] {
           const int tag = tag_on_wire(MessageKind::kExchange, kTagOfClosing);
@@ -281,7 +281,7 @@ std::vector<int> MpiGroup::close() {
         });
       }
     } catch (const std::exception&) {
-      // Their own deadline tells them.
+      // The peers then fail by their own deadline.
     }
   }
   return {closed_before_.begin(), closed_before_.end()};

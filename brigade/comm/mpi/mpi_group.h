@@ -1,5 +1,5 @@
-// One group of ranks over MPI: its communicator, its deadline, and how it
-// ends. For the files of comm/mpi/ only.
+// One group of ranks over MPI: its communicator, its deadline, and how it ends.
+// Used by the files of comm/mpi/ only.
 #pragma once
 
 #include <chrono>
@@ -17,8 +17,8 @@ namespace brigade {
 class MpiGroup : public MessageTransport,
                  public std::enable_shared_from_this<MpiGroup> {
  public:
-  // A group of these ranks of MPI_COMM_WORLD; collective over them. Throws
-  // CommError when they do not all arrive within options.timeout.
+  // Makes a group of these ranks of MPI_COMM_WORLD; collective over them.
+  // Throws CommError if not all arrive within options.timeout.
   MpiGroup(
       MpiProcessPtr process,
       int rank,
@@ -29,7 +29,8 @@ class MpiGroup : public MessageTransport,
   MPI_Comm comm() const { return comm_; }
 
   // Launches one of MPI's non-blocking operations on this group's communicator
-  // and waits for its end. `tensors`: its memory. Exceptions say why it failed.
+  // and waits for its end. `tensors`: those that it uses. Throws an exception
+  // that says why it failed.
   template <typename Launch>
   void carry_out(
       const Launch& launch,
@@ -39,8 +40,8 @@ class MpiGroup : public MessageTransport,
     wait(request, tensors);
   }
 
-  // Until they have ended. Fails too when this rank or a peer has closed the
-  // group, and after the group's timeout; the tensors are abandoned then.
+  // Waits for the requests. Fails if this rank or a peer has closed the group,
+  // and after the group's timeout; the tensors are abandoned then.
   void wait(
       std::vector<MPI_Request>& requests,
       const std::vector<torch::Tensor>& tensors);
@@ -60,15 +61,15 @@ class MpiGroup : public MessageTransport,
 
  private:
   int tag_on_wire(MessageKind kind, int tag) const;
-  // Takes the peers' notices; throws where the group is closed.
+  // Receives the peers' notices; throws if the group is closed.
   void look_for_end();
 
   MpiProcessPtr process_;
   int rank_;
   int size_;
   std::chrono::milliseconds timeout_;
-  // Not freed, but left to the end of MPI: a peer that fails when this rank has
-  // ended its part still sends its notice, which must find its communicator.
+  // Not freed before MPI ends: a peer that fails after this rank has ended its
+  // part still sends a notice over it.
   MPI_Comm comm_ = MPI_COMM_NULL;
 
   std::mutex closing_;

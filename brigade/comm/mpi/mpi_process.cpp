@@ -16,14 +16,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A thread with nothing else to do asks without pause for this long, then
-// between short pauses: the kernel soon prefers those that sleep, where others
-// want the processor too. A communicator's own thread shares it with one that
-// computes.
+// A waiting thread polls without pause for this long, then with short pauses:
+// if threads compete for the processor, the kernel prefers those that sleep. A
+// communicator's own thread shares the processor with one that computes.
 constexpr std::chrono::microseconds kPatienceOfWaiter{300};
 constexpr std::chrono::microseconds kPatienceInACrowd{20};
 constexpr std::chrono::microseconds kPatienceOfWorker{50};
-// The kernel makes some 60 us of it.
+// The kernel makes about 60 us of it.
 constexpr std::chrono::microseconds kPause{5};
 constexpr std::chrono::microseconds kPauseUnattended{50};
 
@@ -40,7 +39,7 @@ void check_thread_support(int provided, int needed) {
       needed));
 }
 
-// Why one of the operations failed.
+// The error code of the first operation that failed.
 int first_error(const std::vector<MPI_Status>& statuses) {
   for (const MPI_Status& status : statuses) {
     if (status.MPI_ERROR != MPI_SUCCESS && status.MPI_ERROR != MPI_ERR_PENDING)
@@ -49,13 +48,13 @@ int first_error(const std::vector<MPI_Status>& statuses) {
   return MPI_ERR_IN_STATUS;
 }
 
-// What end_if_started() ends.
+// The process that end_if_started() ends.
 std::atomic<MpiProcess*> started_process{nullptr};
 
 }  // namespace
 
 MpiProcessPtr MpiProcess::get() {
-  // Ends when the process does: MPI cannot be started a second time.
+  // Destroyed when the process ends: MPI cannot be started a second time.
   static const MpiProcessPtr process(new MpiProcess);
   started_process = process.get();
   return process;
@@ -71,7 +70,7 @@ MpiProcess::MpiProcess() {
   check(MPI_Initialized(&is_started));
   int provided = 0;
   if (is_started != 0) {
-    // The program may call it beside us.
+    // The program may call MPI at the same time.
     check(MPI_Query_thread(&provided));
     check_thread_support(provided, MPI_THREAD_MULTIPLE);
   } else {
@@ -196,7 +195,7 @@ void MpiProcess::run_unattended() {
       return;
     lock.unlock();
     try {
-      // Whatever it is asked for, MPI carries on all that is under way.
+      // Any call makes MPI progress all operations under way.
       int is_there = 0;
       locked([&] {
         return MPI_Iprobe(

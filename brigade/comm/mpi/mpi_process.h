@@ -1,5 +1,5 @@
 // MPI in this process: started once, called by one thread at a time, ended with
-// the process. For the files of comm/mpi/ only.
+// the process. Used by the files of comm/mpi/ only.
 #pragma once
 
 #include <mpi.h>
@@ -20,52 +20,51 @@ using MpiProcessPtr = std::shared_ptr<MpiProcess>;
 
 class MpiProcess {
  public:
-  // Starts MPI with the first call, unless the program has: then it must allow
-  // calls from several threads. Every rank of MPI_COMM_WORLD has to call it.
-  // Throws ConfigError.
+  // The first call starts MPI, unless the program has started it. Every rank of
+  // MPI_COMM_WORLD must call it. Throws ConfigError if the program's MPI does
+  // not allow calls from several threads.
   static MpiProcessPtr get();
 
-  // Ends MPI if it was started here and all ranks come to their end too: soon
-  // after a failure, else whenever. Otherwise MPI's launcher is left to end
-  // them.
+  // Ends MPI if it was started here and all ranks end too (after a failure only
+  // if they do so soon). Otherwise MPI's launcher must end them.
   ~MpiProcess();
   // The same before the process ends, for programs that do not call exit().
-  // Does nothing where MPI was not started, or has ended.
+  // Does nothing if MPI was not started, or has ended.
   static void end_if_started();
   MpiProcess(const MpiProcess&) = delete;
   MpiProcess& operator=(const MpiProcess&) = delete;
 
   int rank() const { return rank_; }  // in MPI_COMM_WORLD
   int size() const { return size_; }
-  // All ranks, for making groups alone.
+  // The communicator of all ranks, used only to make groups.
   MPI_Comm control() const { return control_; }
   // The largest tag of a message.
   int largest_tag() const { return largest_tag_; }
 
-  // Calls MPI while no other thread does. An error code that `call` returns is
-  // a std::runtime_error with MPI's text.
+  // Calls MPI while no other thread does. Throws std::runtime_error with MPI's
+  // text if `call` returns an error code.
   template <typename Call>
   void locked(const Call& call) {
     const std::lock_guard lock(mutex_);
     check(call());
   }
 
-  // Until all have ended, which become MPI_REQUEST_NULL. `look` is called now
-  // and then while they have not; its exceptions pass, and one that names the
-  // timeout follows when it is over.
+  // Waits until all requests have ended and are MPI_REQUEST_NULL. Calls `look`
+  // now and then meanwhile and passes on its exceptions; after the timeout
+  // throws one that names it.
   void wait(
       std::vector<MPI_Request>& requests,
       std::chrono::milliseconds timeout,
       const std::function<void()>& look = nullptr);
 
-  // Operations that go on although nobody waits for them: while there are any,
-  // a thread calls MPI now and then, so that they do.
+  // Counts operations that nobody waits for: while there are any, a thread
+  // calls MPI now and then, so that they progress.
   void begin_unattended();
   void end_unattended();
 
-  // Memory that an operation uses which will not end any more.
+  // Keeps memory of an operation that will not end any more.
   void abandon(std::vector<torch::Tensor> tensors);
-  // The ranks do not all come to a common end.
+  // Notes that the ranks do not all end together.
   void set_failed();
 
  private:
@@ -81,7 +80,7 @@ class MpiProcess {
   int rank_ = 0;
   int size_ = 1;
   int largest_tag_ = 0;
-  // This host has more ranks than processors.
+  // Whether this host has more ranks than processors.
   bool is_crowded_ = false;
   MPI_Comm control_ = MPI_COMM_NULL;
   std::vector<torch::Tensor> abandoned_;

@@ -33,8 +33,8 @@ using NcclWorkPtr = c10::intrusive_ptr<c10d::Work>;
 
 class NcclWork : public Work {
  public:
-  // ended: behind the work, timed. tensors: those of the operation, which c10d
-  // lets go of at the first wait for it, on whatever stream.
+  // ended: a timed mark behind the work. tensors: those of the operation, which
+  // c10d itself releases at the first wait for it on any stream.
   NcclWork(
       NcclWorkPtr work,
       std::vector<torch::Tensor> tensors,
@@ -55,7 +55,7 @@ class NcclWork : public Work {
     wait();
     constexpr std::chrono::microseconds kPause{50};
     guarded([&] {
-      // An aborted operation completes too: the watchdog ends it.
+      // The watchdog ends an aborted operation, so that it completes too.
       while (!work_->isCompleted())
         std::this_thread::sleep_for(kPause);
       if (const auto error = work_->exception())
@@ -73,7 +73,7 @@ class NcclWork : public Work {
     try {
       body();
     } catch (const std::exception& error) {
-      // Whatever its type: the operation did not come to its end.
+      // Any exception means that the operation did not complete.
       failures_->fail(record_, std::runtime_error(error.what()));
     }
   }
@@ -105,20 +105,20 @@ class NcclCommunicator : public Communicator {
             std::nullopt)) {}
 
   ~NcclCommunicator() override {
-    // Its members leave together, but must not wait for one that is lost.
+    // Members leave the group together, but must not wait for a lost one.
     try {
       if (group_->getError() == c10d::ErrorType::SUCCESS)
         group_->shutdown();
       else
         group_->abort();
     } catch (const std::exception&) {
-      // Nothing of it is used again.
+      // The group is not used again, so errors do not matter.
     }
   }
 
   bool is_ordered() const override { return true; }
 
-  // Pairs connect in the same order everywhere: by the lower rank.
+  // Pairs connect in the same order on all ranks, by the lower rank.
   void connect_ring() override {
     if (size() < 2)
       return;
@@ -156,7 +156,8 @@ class NcclCommunicator : public Communicator {
   using Record = const CollectiveRecord&;
 
   CommunicatorPtr join_on_host(const StorePtr& store, const GlooOptions& gloo) {
-    // Has the same name, for errors; operations are counted and recorded here.
+    // The Gloo group has the same name, for errors; this object counts and
+    // records its operations.
     CommunicatorOptions host = unobserved(options());
     host.device = torch::kCPU;
     host.max_records = 0;
@@ -180,7 +181,8 @@ class NcclCommunicator : public Communicator {
     }
   }
 
-  // What launch() returns: c10d's work on the GPU, with `tensors`.
+  // Makes a Work of what launch() returns, c10d's work on the GPU with
+  // `tensors`.
   template <typename Launch>
   WorkPtr queued(
       Record record,
@@ -190,7 +192,8 @@ class NcclCommunicator : public Communicator {
     const c10::DeviceGuard on_device(device_);
     try {
       const NcclWorkPtr work = launch();
-      // Nothing is queued on this stream but waits: its marks are ends.
+      // Only waits are queued on this stream, so its marks are the ends of
+      // operations.
       const StreamScope scope(ends_);
       work->wait();
       return std::make_shared<NcclWork>(
@@ -313,7 +316,8 @@ class NcclCommunicator : public Communicator {
     return make_completed_work();
   }
 
-  // By the names that all versions of libtorch have.
+  // Called through the base class, whose names are the same in all versions of
+  // libtorch.
   c10d::Backend& backend() { return *group_; }
 
   torch::Device device_;

@@ -1,17 +1,17 @@
 // Communicator over c10d's ProcessGroupNCCL, for tensors on a GPU, with a Gloo
-// group beside it for tensors on the CPU: values of agreement, losses.
+// group for tensors on the CPU (values of agreement, losses).
 //
-// Compiled where libtorch has NCCL. Its calls are those of c10d that PyTorch's
-// own DDP and FSDP make; it has never run (docs/gpu.md).
+// Compiled if libtorch has NCCL. It makes the c10d calls that PyTorch's own DDP
+// and FSDP make; it has never run (docs/gpu.md).
 //
 // A collective is ordered behind the launching thread's current stream, and
 // runs on NCCL's own. wait() orders the waiting thread's current stream behind
-// it and returns: what went wrong since is known to wait_on_host() and to
+// it and returns; later errors are thrown by wait_on_host() and
 // throw_if_failed(). After the timeout, or when a peer is lost, c10d's watchdog
 // aborts the group's communicators, so that the GPU goes on (with garbage) and
 // no host waits longer.
 //
-// Messages have no tags in NCCL: they are matched by their order, and two ranks
+// NCCL's messages have no tags: they are matched by their order, and two ranks
 // must not both receive first. Two ranks connect at their first message.
 #pragma once
 
@@ -22,7 +22,7 @@
 
 namespace brigade {
 
-// Throws ConfigError where this build has no NCCL, or this rank no GPU.
+// Throws ConfigError if this build has no NCCL, or this rank no GPU.
 void check_nccl(const LaunchEnvironment& environment);
 
 // Joins the group as make_gloo_communicator() does; options.device is a GPU.

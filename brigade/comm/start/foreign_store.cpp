@@ -16,8 +16,8 @@ class ForeignStore : public c10d::Store {
  public:
   explicit ForeignStore(StorePtr store) : store_(std::move(store)) {}
 
-  // libtorch calls it since 2.9; older ones have no such function to override.
-  // NOLINTNEXTLINE(modernize-use-override)
+  // libtorch calls this since 2.9; older ones have no such function to
+  // override. NOLINTNEXTLINE(modernize-use-override)
   virtual c10::intrusive_ptr<c10d::Store> clone() {
     return c10::make_intrusive<ForeignStore>(store_);
   }
@@ -35,7 +35,7 @@ class ForeignStore : public c10d::Store {
     for (const std::string& key : keys)
       store_->get(key);
   }
-  // Our Store waits as long as it was made to.
+  // A Store waits for its own timeout.
   void wait(
       const std::vector<std::string>& keys,
       const std::chrono::milliseconds& /*timeout*/) override {

@@ -16,7 +16,7 @@
 namespace brigade {
 namespace {
 
-// "0/main/12" of rank 12.
+// A key whose last part is a rank: "0/main/12" is rank 12's.
 struct KeyOfRank {
   std::string prefix;  // "0/main/"
   int rank = 0;
@@ -56,7 +56,7 @@ class GroupStore : public c10d::Store {
     wait(keys, inner_->getTimeout());
   }
 
-  // All ranks' values come together.
+  // All ranks' values arrive together.
   void wait(
       const std::vector<std::string>& keys,
       const std::chrono::milliseconds& timeout) override {
@@ -79,7 +79,7 @@ class GroupStore : public c10d::Store {
   }
   int64_t getNumKeys() override { return inner_->getNumKeys(); }
 
-  // libtorch 2.14 asks for it, older ones have none to override.
+  // libtorch 2.14 calls this; older ones have no such function to override.
   // NOLINTNEXTLINE(modernize-use-override)
   c10::intrusive_ptr<c10d::Store> clone() {
     return c10::make_intrusive<GroupStore>(clone_of(inner_), rank_, size_);

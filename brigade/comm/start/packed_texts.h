@@ -1,4 +1,4 @@
-// Several texts in one, for the store and for agreement among ranks.
+// Packs several texts into one, for the store and for agreement among ranks.
 #pragma once
 
 #include <string>
@@ -7,9 +7,9 @@
 
 namespace brigade {
 
-// Each text behind its length: "5:hello".
+// Puts each text behind its length: "5:hello".
 std::string pack_texts(const std::vector<std::string>& texts);
-// Throws CommError when `packed` is not what pack_texts() returned.
+// Throws CommError if `packed` is not a result of pack_texts().
 std::vector<std::string> unpack_texts(std::string_view packed);
 
 }  // namespace brigade

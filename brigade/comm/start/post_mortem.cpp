@@ -18,17 +18,20 @@
 namespace brigade {
 namespace {
 
-// How long a failed rank waits for the others to say that they failed too.
+// The time that a failed rank waits for the reports of the others.
 constexpr std::chrono::milliseconds kPostMortemWait{1000};
-// How often it looks: a store's wait that ends by its timeout leaves libtorch
-// 1.13's TCP store with an answer that the next question would take for its.
+// The interval of its look-ups. It does not wait in the store: after a wait
+// that timed out, libtorch 1.13's TCP store would take the late answer for that
+// of the next request.
 constexpr std::chrono::milliseconds kPostMortemPause{20};
 
-// A store whose host is out of reach answers nothing, and no error comes.
+// The longest wait for a store: if its host is out of reach, no answer and no
+// error comes.
 constexpr std::chrono::milliseconds kStoreWait{1000};
 
-// The backends' and LostMessages are; what libtorch and the standard library
-// throw of memory and arguments is this rank's own.
+// Whether peers may be the cause of an error: so for errors of backends and
+// LostMessages, but not for those of libtorch and the standard library about
+// memory and arguments.
 bool is_of_peers(const std::exception& error) {
   return dynamic_cast<const std::runtime_error*>(&error) != nullptr;
 }
@@ -41,8 +44,8 @@ std::string operation_key_of(int rank) {
   return fmt::format("operation/{}", rank);
 }
 
-// Runs it on a thread of its own. False if it has not come to its end by then:
-// the thread is left to wait.
+// Runs `work` on a thread of its own. Returns false if it has not ended in
+// time; the thread is left behind.
 bool ends_within(std::chrono::milliseconds wait, std::function<void()> work) {
   auto end = std::make_shared<std::promise<void>>();
   const std::future<void> ended = end->get_future();
@@ -55,7 +58,7 @@ bool ends_within(std::chrono::milliseconds wait, std::function<void()> work) {
 
 }  // namespace
 
-// What is asked of the store. No member changes: used from any thread.
+// The requests to the store. No member changes, so that any thread may use it.
 class PostMortem::Inquiry {
  public:
   Inquiry(StorePtr store, int rank, int size, std::vector<std::string> names)
@@ -67,21 +70,21 @@ class PostMortem::Inquiry {
   void tell(const std::set<int>& missed, const std::string& operation) const {
     if (!operation.empty())
       store_->set(operation_key_of(rank_), operation);
-    // Never an empty value, which a store may take for none.
+    // The value is never empty, which a store may take for a missing one.
     store_->set(key_of(rank_), fmt::format("{} .", fmt::join(missed, " ")));
   }
 
-  // The lost ranks, after having given the others time to report.
+  // The lost ranks. Waits first, so that the others can report.
   std::set<int> ask(const std::set<int>& missed) const {
-    // Who is silent until then: reports come later, and name others.
+    // Until the deadline missing reports may still arrive and name other ranks.
     const auto deadline = std::chrono::steady_clock::now() + kPostMortemWait;
     while (!have_all_reported() && std::chrono::steady_clock::now() < deadline)
       std::this_thread::sleep_for(kPostMortemPause);
     return silent_ranks(missed);
   }
 
-  // What other ranks launched instead of `mine`, by operation; of those that
-  // have reported.
+  // The ranks that launched another operation than `mine`, by operation, as far
+  // as they have reported.
   std::map<std::string, std::set<int>> others_than(
       const std::string& mine) const {
     std::map<std::string, std::set<int>> others;
@@ -109,7 +112,7 @@ class PostMortem::Inquiry {
   }
 
  private:
-  // What a rank reported, if it did.
+  // The report of a rank, if there is one.
   std::optional<std::set<int>> report_of(int rank) const {
     if (!store_->contains(key_of(rank)))
       return std::nullopt;
@@ -276,7 +279,7 @@ void GroupFailures::report(
   if (messages_)
     missed = messages_->close();
   if (missed.empty()) {
-    // An operation of the backend's own does not say for whom it waited.
+    // An operation of the backend does not report which ranks it waited for.
     const auto* lost = dynamic_cast<const LostMessages*>(&error);
     missed = lost != nullptr ? lost->peers() : peers_;
   }

@@ -2,12 +2,13 @@
 //
 // When a group breaks, every rank that notices reports to the store which ranks
 // it missed: those that had closed their connections to it or, if none had,
-// those that it waited for until the timeout. Lost are the missed ranks that
-// report nothing. A rank that is busy elsewhere reports nothing either, but
-// no rank missed it.
+// those that it waited for until the timeout. The missed ranks that report
+// nothing are lost. A rank that is busy elsewhere reports nothing either, but
+// no rank misses it.
 //
-// Where all are there, they may have launched different collectives, of which
-// each waits for messages of its own: what failed first on each rank says so.
+// If all ranks report, they may have launched different collectives, each of
+// which waits for its own messages: the reports of what failed first on each
+// rank show that.
 #pragma once
 
 #include <memory>
@@ -23,10 +24,11 @@
 
 namespace brigade {
 
-// Any thread. Holds no process group: the backend's threads may release it.
+// Used from any thread. Holds no process group, because the backend's threads
+// may release it.
 class PostMortem {
  public:
-  // `names`: of the group's ranks, for describe(); empty: "rank 1 of this
+  // `names`: those of the group's ranks, for describe(); empty: "rank 1 of this
   // group".
   PostMortem(
       StorePtr store,
@@ -36,22 +38,22 @@ class PostMortem {
 
   // Reports that this rank is alive and misses these ranks, perhaps none yet.
   // Only the first missed ranks count: operations that fail later fail because
-  // the connections were closed. So does the first `operation`: what failed,
-  // as to_string(CollectiveRecord) says it; empty: none, or a message.
+  // the connections were closed. Only the first `operation` counts too: what
+  // failed, by to_string(CollectiveRecord); empty: none, or a message.
   void report(
       const std::vector<int>& missed,
       const std::string& operation = "");
 
   // "; rank 2 (dp 1) did not report: lost or stalled", or what other ranks had
-  // launched instead, or an empty string. The first call waits for the others'
-  // reports, at most a second.
+  // launched instead, or an empty string. The first call waits up to a second
+  // for the others' reports.
   std::string describe();
 
  private:
   class Inquiry;
   void report_locked(const std::set<int>& missed, const std::string& operation);
 
-  // Shared with threads that wait for a store that may never answer.
+  // Shared with threads that wait for a store, which may never answer.
   std::shared_ptr<const Inquiry> inquiry_;
   std::mutex mutex_;
   bool has_reported_ = false;
@@ -62,11 +64,11 @@ class PostMortem {
   std::string result_;
 };
 
-// How the operations of one group fail. Any thread.
+// Makes the operations of one group fail. Used from any thread.
 class GroupFailures {
  public:
   // `messages`: closed at the first failure, so that ranks waiting for this one
-  // fail soon; none where the backend ends the group by itself.
+  // fail soon; none if the backend ends the group by itself.
   GroupFailures(
       const StorePtr& store,
       const CommunicatorOptions& group,
@@ -77,10 +79,10 @@ class GroupFailures {
     return post_mortem_;
   }
 
-  // Closes the group's connections, where a peer is missed by this error, and
-  // reports which ranks the operation misses, so that the others learn of it
-  // before this rank's next wait(). Does nothing for another error, which is
-  // this rank's own.
+  // If the error means that peers are missing, closes the group's connections
+  // and reports which ranks the operation misses, so that the others learn of
+  // it before this rank's next wait(). Does nothing for an error of this rank's
+  // own.
   void report(const std::string& operation, const std::exception& error) const;
 
   // Reports, and throws CommError (for another error Error): the operation, the
@@ -88,8 +90,8 @@ class GroupFailures {
   [[noreturn]] void fail(
       const CollectiveRecord& record,
       const std::exception& error) const;
-  // The same where a backend says that the group has failed, but not in which
-  // operation.
+  // The same for a backend that reports the failure of the group, but not of
+  // which operation.
   [[noreturn]] void fail(const std::string& reason) const;
 
  private:

@@ -23,12 +23,12 @@ enum Field : size_t { kHost, kAddress, kResolved, kIsLoopback, kProbe, kFacts };
 
 constexpr const char* kSeen = "seen";
 
-// A file that rank 0 makes, for the other hosts to look for. Removed at the
-// end.
+// A file that rank 0 makes and the other hosts look for; removed by the
+// destructor.
 class Probe {
  public:
-  // Makes it in the nearest folder at or above `folder` that exists: a run that
-  // is refused has made no folder.
+  // Makes the file in the nearest folder at or above `folder` that exists, so
+  // that a refused run makes no folder.
   explicit Probe(const fs::path& folder) {
     std::error_code error;
     fs::path parent = fs::absolute(folder, error).lexically_normal();
@@ -55,8 +55,8 @@ class Probe {
   fs::path path_;
 };
 
-// Whether this host sees rank 0's file. A network file system may answer from
-// what it knew of the folder before; a new entry of our own makes it ask again.
+// Whether this host sees rank 0's file. A network file system may answer from a
+// cache of the folder; making a new file there refreshes it.
 bool is_seen(const fs::path& probe) {
   std::error_code error;
   if (fs::exists(probe, error))
@@ -116,7 +116,7 @@ void check_addresses(
   }
 }
 
-// More would hide the advice behind them.
+// The number of entries in a message; more would hide the advice behind them.
 constexpr size_t kShownEntries = 8;
 
 using Entries = std::map<std::string, std::string>;
@@ -174,7 +174,8 @@ std::string describe_difference(
   return text;
 }
 
-// Throws for a fact in which `rank` differs from rank 0. Collective.
+// Collective. Throws ConfigError for a fact in which `rank` differs from rank
+// 0.
 [[noreturn]] void refuse_fact(
     StartMeeting& meeting,
     const std::vector<std::vector<std::string>>& ranks,
@@ -185,8 +186,8 @@ std::string describe_difference(
     return fmt::format("rank {} on host {}", each, ranks[each][kHost]);
   };
   std::string what;
-  // A fact has entries on all ranks or on none. A program of another version,
-  // which is a fact without, may know of no exchange here.
+  // A fact has entries on all ranks or on none. The fact of the program's
+  // version has none, because another version may make no exchange here.
   if (!fact.entries.empty()) {
     const std::vector<std::string> entries =
         meeting.exchange(pack_entries(fact.entries));
@@ -256,7 +257,7 @@ std::vector<std::string> agree_on_start(
     StartMeeting& meeting,
     const LaunchEnvironment& environment,
     const RankStart& mine) {
-  // Ranks that the launcher counts as one machine's need no look at the disk.
+  // Ranks on one machine, by the launcher's count, need no look at the disk.
   std::optional<Probe> probe;
   if (environment.rank == 0 && !mine.facts.shared_folder.empty() &&
       environment.local_world_size != environment.world_size) {

@@ -15,19 +15,19 @@ namespace brigade {
 namespace {
 
 constexpr std::chrono::milliseconds kPause{5};
-// How long rank 0 leaves the others to read an answer.
+// The time that rank 0 leaves the others to read an answer.
 constexpr std::chrono::milliseconds kReadTime{1000};
-// More would fill a screen.
+// The number of ranks that a message names; more would fill a screen.
 constexpr size_t kNamedRanks = 16;
 constexpr const char* kFailed = "failed";
 constexpr char kSizeEnd = ' ';
 
-// A rank's text behind the number of ranks that it was started for.
+// Puts a rank's text behind the number of ranks that it was started for.
 std::string with_size(int size, const std::string& text) {
   return std::to_string(size) + kSizeEnd + text;
 }
 
-// -1: no number stands there.
+// The number in front of a text; -1 if there is none.
 int size_before(const std::string& text) {
   int size = -1;
   std::from_chars(text.data(), text.data() + text.size(), size);
@@ -104,7 +104,7 @@ void StartMeeting::claim() {
   std::random_device random;
   claim_ = fmt::format(
       "process {} on host {} ({:08x})", ::getpid(), options_.host, random());
-  // A store in a file is there once something is set; a look-up would wait.
+  // A file store exists once a key is set; before that a look-up would wait.
   store_->set("came", "");
   const std::string key = fmt::format("claim/{}", options_.rank);
   if (store_->contains(key))
@@ -149,7 +149,8 @@ std::string StartMeeting::collect(const std::string& round) {
       break;
     const auto now = Clock::now();
     if (now >= deadline) {
-      // Who is there waits for the answer; nobody else may come any more.
+      // The ranks that are there wait for the answer; others may not come any
+      // more.
       options_.linger = std::min(options_.linger, kReadTime);
       const std::string message = fmt::format(
           "[start] {} of {} ranks joined within {} s; {} did not. Look for "
@@ -187,7 +188,7 @@ std::string StartMeeting::refuse_size(int rank, int size) {
       size,
       options_.host,
       options_.size);
-  // All that may come wait for the answer.
+  // All ranks that may come wait for the answer.
   options_.size = std::max(options_.size, size);
   return "-" + pack_failure(-1, options_.host, ExitCode::kConfig, message);
 }
@@ -206,7 +207,7 @@ std::vector<std::string> StartMeeting::read(const std::string& answer) const {
   const std::string_view rest = std::string_view(answer).substr(1);
   const std::vector<std::string> texts = unpack_texts(rest);
   if (answer.front() == '+') {
-    // One that rank 0 did not expect.
+    // Rank 0 did not expect this rank.
     if (texts.size() != static_cast<size_t>(options_.size)) {
       throw ConfigError(fmt::format(
           "[start] rank {} on host {} was started as one of {} ranks, rank 0 "
@@ -263,15 +264,15 @@ void StartMeeting::fail(const Error& cause) noexcept {
     if (!store_->contains(kFailed))
       store_->set(kFailed, failure);
     if (options_.rank != 0) {
-      // A look-up is answered, so that the value above has arrived.
+      // This look-up is answered only after the value above has arrived.
       store_->contains(kFailed);
       return;
     }
-    ++round_;  // which the others wait for
+    ++round_;  // the round that the others wait for
     store_->set(fmt::format("{}/answer", round_), "-" + store_->get(kFailed));
     wait_for_readers();
   } catch (const std::exception&) {
-    // The others learn of it by the timeout; this rank's own error goes on.
+    // The others fail by the timeout; this rank's own error is thrown.
   }
 }
 

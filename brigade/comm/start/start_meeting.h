@@ -1,5 +1,5 @@
-// How the ranks of a run find out, before they connect to one another, that all
-// are there and why one is not: through the store alone.
+// The rendezvous of a run's ranks through the store: before they connect to one
+// another, all find out that every rank is there, or why one is not.
 //
 // exchange() is collective over all ranks. A rank that cannot start calls
 // fail() instead; every other rank's exchange() then throws that first cause,
@@ -18,14 +18,14 @@
 
 namespace brigade {
 
-// Who meets, and how long each waits.
+// The ranks of the rendezvous, and how long each waits.
 struct StartMeetingOptions {
   int rank = 0;
   int size = 1;
   std::string host;  // of this rank, for messages
-  // How long each exchange waits.
+  // The timeout of each exchange.
   std::chrono::milliseconds timeout{std::chrono::minutes(10)};
-  // How long rank 0 serves the ranks that have yet to read why the start
+  // The time that rank 0 serves ranks that have not yet read why the start
   // failed; at most `timeout`.
   std::chrono::milliseconds linger{std::chrono::seconds(15)};
   // Called on rank 0 while ranks are missing, at most every `report_every`.
@@ -35,38 +35,41 @@ struct StartMeetingOptions {
 
 class StartMeeting {
  public:
-  // One per run and store.
+  // Made once per run and store.
   StartMeeting(const StorePtr& store, StartMeetingOptions options);
 
-  // Every rank's text, by rank. Throws an Error of the first failed rank's kind
-  // that names its rank and host, CommError that names the ranks that did not
-  // come within the timeout, ConfigError where ranks were started for worlds of
-  // different sizes, and on a process whose rank another one has taken.
+  // Collective. Returns every rank's text, by rank. Throws an Error of the
+  // first failed rank's kind that names its rank and host; CommError that names
+  // the ranks that did not arrive within the timeout; ConfigError if ranks were
+  // started for worlds of different sizes, and in a process whose rank another
+  // one has taken.
   std::vector<std::string> exchange(const std::string& mine);
 
-  // On rank 0, before it gives up for a reason that every rank finds by itself
-  // in the texts of the last exchange: waits until they have read them or
-  // `linger` is over. On other ranks nothing.
+  // Called before a rank fails for a reason that every rank finds in the texts
+  // of the last exchange: rank 0 waits until all have read them or `linger` is
+  // over. Other ranks do nothing.
   void wait_for_readers();
 
-  // This rank cannot start, for this reason. Returns once the store holds it,
-  // on rank 0 when all have read it or `linger` is over. Does not throw.
+  // Reports that this rank cannot start, and why. Returns once the store holds
+  // the cause; on rank 0 once all have read it or `linger` is over. Does not
+  // throw.
   void fail(const Error& cause) noexcept;
 
  private:
   using Clock = std::chrono::steady_clock;
 
-  // That this process alone is this rank. Another one may be found when it
-  // claims, or by check_claim() once all are there.
+  // Claims this rank for this process. A second process of the same rank is
+  // found when it claims, or by check_claim() once all are there.
   void claim();
   void check_claim();
-  // Rank 0: everyone's texts of this round or why there are none.
+  // On rank 0: collects all ranks' texts of this round, or the reason why it
+  // cannot.
   std::string collect(const std::string& round);
-  // The answer to all where a rank was started for a world of another size.
+  // The answer to all ranks if one was started for a world of another size.
   std::string refuse_size(int rank, int size);
   std::string missing_ranks(
       const std::vector<std::optional<std::string>>& texts) const;
-  // The texts of an answer, or throws what it says.
+  // Returns the texts of an answer, or throws the error that it holds.
   std::vector<std::string> read(const std::string& answer) const;
 
   StorePtr store_;

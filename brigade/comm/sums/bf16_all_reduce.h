@@ -1,9 +1,9 @@
-// The all-reduce of float32 values that travel in bf16 (gradient compression as
-// PyTorch's bf16_compress_hook, but added in float32).
+// The all-reduce of float32 values that are sent in bf16 (gradient compression
+// as PyTorch's bf16_compress_hook, but added in float32).
 //
 // Rank r owns the r-th chunk of the values. Each rank sends its parts of the
 // others' chunks in bf16; the owner adds them to its own part in float32, in
-// rank order, and sends the sum, rounded once, to everybody. Chunks travel in
+// rank order, and sends the sum, rounded once, to all ranks. Chunks are sent in
 // slices, so that rounding, messages and sums of one bucket overlap.
 //
 //   launch    round slice 0, send it | round slice 1, send it | ...
@@ -23,12 +23,13 @@ namespace brigade {
 
 class Bf16AllReduce {
  public:
-  // Launches the first round. `values`: contiguous float32, its numel divides
-  // by the group's size. Every rank makes the same calls in the same order.
+  // Launches the first round. `values`: contiguous float32, its numel a
+  // multiple of the group's size. Every rank makes the same calls in the same
+  // order.
   Bf16AllReduce(const GroupMessages& messages, torch::Tensor values);
 
-  // Waits for the first round and does the second. The transport's exceptions
-  // pass.
+  // Waits for the first round and does the second. Passes on the transport's
+  // exceptions.
   void finish();
 
  private:
@@ -39,7 +40,7 @@ class Bf16AllReduce {
     PendingMessages pending;
   };
 
-  // A slice of a rank's chunk, as it travels.
+  // A slice of a rank's chunk in the buffer that is sent.
   torch::Tensor on_wire(int owner, const Slice& slice) const;
 
   GroupMessages messages_;

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <bit>
 
-// Plain loops that the compiler turns into vectors, once for each instruction
-// set; the sanitizers' run time is not up yet when a variant is chosen.
+// Plain loops that the compiler vectorises, once for each instruction set; not
+// with sanitizers, whose run time is not ready yet when a variant is chosen.
 #if defined(__x86_64__) && defined(__gnu_linux__) &&                   \
     !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && \
     !defined(__clang__)

@@ -1,5 +1,5 @@
-// float32 values as they travel in bf16: half the bytes. Runs of memory on the
-// calling thread, which may be the communicator's own.
+// Conversion of float32 values to bf16 for sending, half the bytes. Works on
+// ranges of memory, on the calling thread, which may be the communicator's own.
 #pragma once
 
 #include <torch/types.h>
@@ -13,7 +13,7 @@ inline uint16_t* bf16_bits(const torch::Tensor& bf16) {
   return static_cast<uint16_t*>(bf16.data_ptr());
 }
 
-// Round to nearest even; a NaN stays one.
+// Conversions; narrow_to_bf16() rounds to nearest even, and a NaN stays one.
 void narrow_to_bf16(const float* from, uint16_t* to, int64_t count);
 void widen_from_bf16(const uint16_t* from, float* to, int64_t count);
 

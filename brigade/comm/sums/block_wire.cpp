@@ -16,13 +16,13 @@ constexpr int64_t kInt8Block = 256;
 constexpr int64_t kInt4Block = 128;
 constexpr int64_t kInt2Block = 256;
 constexpr int64_t kScaleBytes = sizeof(float);
-// Levels of kInt2, and what lies in the middle of them.
+// The levels of kInt2, and the middle between them.
 constexpr float kInnerLevel = 0.4528F;
 constexpr float kOuterLevel = 1.510F;
 constexpr float kBetweenLevels = (kInnerLevel + kOuterLevel) / 2;
 constexpr uint32_t kInfinityBits = 0x7F800000;
 
-// Bits of magnitudes order as the magnitudes do, with NaN above all.
+// The bits of magnitudes compare as the magnitudes do, with NaN above all.
 uint32_t largest_magnitude_bits(const float* values, int64_t count) {
   uint32_t largest = 0;
   for (int64_t i = 0; i < count; ++i)
@@ -31,7 +31,7 @@ uint32_t largest_magnitude_bits(const float* values, int64_t count) {
   return largest;
 }
 
-// What a block's integers are multiplied with, and what makes them of values.
+// The factor that turns a block's integers into values, and its inverse.
 struct Scale {
   float step = 0;
   float inverse = 0;
@@ -76,7 +76,7 @@ void decode_int8(const uint8_t* block, int64_t count, float* values) {
     values[i] = step * static_cast<float>(levels[i]);
 }
 
-// The first half of the block's values in the low bits.
+// Puts the first half of the block's values into the low bits.
 void encode_int4(const float* values, int64_t count, uint8_t* block) {
   const Scale scale = scale_of(values, count, 7);
   std::memcpy(block, &scale.step, kScaleBytes);
@@ -98,12 +98,12 @@ void decode_int4(const uint8_t* block, int64_t count, float* values) {
   for (int64_t i = 0; i < count; ++i) {
     const int64_t half = kInt4Block / 2;
     const int32_t bits = i < half ? pairs[i] & 0xF : pairs[i - half] >> 4;
-    // Four bits with a sign.
+    // Sign-extends four bits.
     values[i] = step * static_cast<float>((bits ^ 8) - 8);
   }
 }
 
-// Undefined for a NaN or an infinity. Squares in double neither overflow nor
+// Undefined for a NaN or an infinity. Squares in double do not overflow or
 // vanish.
 float root_mean_square(const float* values, int64_t count) {
   double sum = 0;
@@ -112,8 +112,8 @@ float root_mean_square(const float* values, int64_t count) {
   return static_cast<float>(std::sqrt(sum / static_cast<double>(count)));
 }
 
-// Each quarter of the block's values in two bits of its bytes: the sign, and
-// whether the level is the outer one.
+// Puts each quarter of the block's values into two bits of its bytes: the sign,
+// and whether the level is the outer one.
 void encode_int2(const float* values, int64_t count, uint8_t* block) {
   const bool is_finite = largest_magnitude_bits(values, count) < kInfinityBits;
   const float between =

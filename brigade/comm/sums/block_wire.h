@@ -1,5 +1,5 @@
-// float32 values as they travel in few bits: blocks of neighbours, of which the
-// integers share one scale. Runs of memory on the calling thread.
+// Quantization of float32 values for sending: blocks of neighbours whose
+// integers share one scale. Works on ranges of memory, on the calling thread.
 //
 //   kFp32  256 values in 1024 bytes, as they are
 //   kBf16  256 values in 512 bytes
@@ -8,14 +8,15 @@
 //   kInt2  a float32 scale and 256 of 4 levels: 68 bytes
 //
 // The scale is the largest magnitude of the block over 127 or 7; values are
-// rounded to the nearest. A block with a value that is not finite comes back as
-// NaNs, so that nobody takes it for numbers.
+// rounded to the nearest. A block with a value that is not finite is decoded as
+// NaNs, so that it is not taken for numbers.
 //
-// The levels of kInt2 are +-0.4528 and +-1.510, which for normally distributed
-// values have the least mean square error of all four (Max 1960, Lloyd 1982),
-// 0.1175 of theirs. A value is rounded to the nearest level times the block's
-// root mean square; the scale that is sent is then the one with the least
-// square error, so that every block sends something, as error feedback needs.
+// The levels of kInt2 are +-0.4528 and +-1.510, which have the least mean
+// square error of all sets of four levels for normally distributed values (Max
+// 1960, Lloyd 1982), 0.1175 of their variance. A value is rounded to the
+// nearest level times the block's root mean square; the scale that is sent is
+// then the one with the least square error, so that every block sends
+// something, as error feedback needs.
 #pragma once
 
 #include <cstdint>

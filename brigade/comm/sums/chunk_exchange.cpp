@@ -64,7 +64,7 @@ void PendingMessages::wait() {
       pending_[i].under_way->wait();
     } catch (const std::exception& error) {
       messages_.close();
-      // The rest has come and gone by now, or never will.
+      // All other messages have ended by now, or never will.
       std::set<int> peers{pending_[i].peer};
       for (size_t rest = i + 1; rest < pending_.size(); ++rest) {
         try {

@@ -1,6 +1,6 @@
-// Tensors as R chunks, the i-th of them rank i's: sent straight from where they
-// lie and received where they belong, one message per peer. What collectives
-// are composed of; for the files of comm/ only.
+// Messages of tensors in R chunks, the i-th of them rank i's: sent from where
+// they lie and received where they belong, one message per peer. Collectives
+// are composed of these functions. Used by the files of comm/ only.
 //
 //   exchange_with_peers  any tensor to and from each peer: an all-to-all
 //   scatter_chunks       every rank gets its chunk of each other rank
@@ -20,12 +20,12 @@
 
 namespace brigade {
 
-// Messages under way together. Tensors are contiguous, in memory, and may be
-// empty; they may not change until wait() returns.
+// Messages under way together. Tensors are contiguous, in host memory, and may
+// be empty; they may not change until wait() returns.
 class PendingMessages {
  public:
   PendingMessages(const GroupMessages& messages, MessageKind kind);
-  // A message ends once: no copies.
+  // Not copyable, because a message ends once.
   PendingMessages(PendingMessages&&) = default;
   PendingMessages& operator=(PendingMessages&&) = default;
   PendingMessages(const PendingMessages&) = delete;
@@ -34,8 +34,8 @@ class PendingMessages {
   void receive(const torch::Tensor& into, int from);
   void send(const torch::Tensor& from, int to);
 
-  // Until all have come and gone. Where one does not, here and above: closes
-  // the group's messages and throws LostMessages.
+  // Waits until all have been sent and received. If one fails, here or above,
+  // closes the group's messages and throws LostMessages.
   void wait();
 
  private:
@@ -51,7 +51,7 @@ class PendingMessages {
 
 // Launches a message to and one from each other rank. received(peer) and
 // sent(peer) return their tensors, which may not change until the messages have
-// ended. One without elements is no message, on either end.
+// ended. For a tensor without elements neither end has a message.
 template <typename Received, typename Sent>
 PendingMessages exchange_with_peers(
     const GroupMessages& messages,
@@ -76,7 +76,7 @@ PendingMessages exchange_with_peers(
   return pending;
 }
 
-// Where a peer stands among the ranks other than `rank`.
+// The index of a peer among the ranks other than `rank`.
 inline int row_of_peer(int peer, int rank) {
   return peer < rank ? peer : peer - 1;
 }
@@ -85,7 +85,7 @@ inline int row_of_peer(int peer, int rank) {
 // empty.
 std::vector<torch::Tensor> equal_chunks(const torch::Tensor& tensor, int size);
 
-// chunks: [R, n]; into: [R - 1, n], this rank's chunks of the others, in rank
+// chunks: [R, n]; into: [R - 1, n], the others' chunks for this rank, in rank
 // order.
 PendingMessages scatter_chunks(
     const GroupMessages& messages,
@@ -108,11 +108,11 @@ void add_chunks(
     const torch::Tensor& own,
     const torch::Tensor& others);
 
-// The chunks, one per rank, become their sums over the ranks, with the same
-// bits on all of them. Each is added by its owner, in slices: the messages of
-// the next slice are under way while one is added. Memory: 2 slices.
-// Blocks; to be called on the thread of MessageKind::kParts and kSums, by all
-// ranks in the same order. The transport's exceptions pass.
+// Replaces the chunks, one per rank, by their sums over the ranks, with the
+// same bits on all of them. Each is added by its owner, in slices: the messages
+// of the next slice are under way while one is added. Memory: 2 slices.
+// Blocks; must be called on the thread of MessageKind::kParts and kSums, by all
+// ranks in the same order. Passes on the transport's exceptions.
 void sum_in_chunks(
     const GroupMessages& messages,
     const std::vector<torch::Tensor>& chunks);

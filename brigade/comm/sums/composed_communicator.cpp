@@ -14,18 +14,18 @@ namespace {
 
 using torch::Tensor;
 
-// What a reduce-scatter receives is added by the thread that waits for it,
-// which goes on with the sum; above this size at once, so that the chunks of
-// one bucket of gradients exist, not those of all that are under way.
+// The thread that waits for a reduce-scatter adds the received chunks. Above
+// this size the worker adds them at once, so that the chunks of only one bucket
+// of gradients exist, not those of all under way.
 constexpr int64_t kAddedByWaiting = 4 * MiB;
 
-// The most memory that is kept for them: as much as a bucket has, not what the
-// activations of long sequences may have.
+// The most memory that is kept for them: enough for a bucket, but not for the
+// activations of long sequences.
 constexpr int64_t kLargestBuffer = 64 * MiB;
 
-// [rows, sum.numel()] of sum's type, in `buffer` where that may be so large.
-// glibc before 2.38 may find no room for aligned memory in what it freed of the
-// same size, so that a process would grow by each bucket.
+// A tensor [rows, sum.numel()] of sum's type, in `buffer` unless it is too
+// large for it. glibc before 2.38 may not reuse freed memory of the same size
+// for aligned memory, so that a process would grow with each bucket.
 Tensor received_like(const Tensor& sum, int64_t rows, Tensor& buffer) {
   const int64_t numel = rows * sum.numel();
   const int64_t bytes = numel * static_cast<int64_t>(sum.element_size());
@@ -38,7 +38,7 @@ Tensor received_like(const Tensor& sum, int64_t rows, Tensor& buffer) {
       .view({rows, sum.numel()});
 }
 
-// [R, n] of R * n elements.
+// Views R * n elements as [R, n].
 torch::Tensor as_chunks(const torch::Tensor& tensor, int size) {
   return tensor.detach().view({size, tensor.numel() / size});
 }
@@ -54,7 +54,7 @@ void gather(
   gather_chunks(messages, MessageKind::kExchange, chunks.unbind()).wait();
 }
 
-// The rows of each rank; `rows` empty: equal parts of all elements.
+// The rows of each rank; if `rows` is empty, equal parts of all elements.
 std::vector<Tensor> parts_by_rank(
     const Tensor& tensor,
     const std::vector<int64_t>& rows,
@@ -130,7 +130,7 @@ WorkPtr ComposedCommunicator::sum_by_messages(
     Record record) {
   if (size() != 2)
     return sum_by_owners(equal_chunks(tensor, size()), record);
-  // Two ranks send as many bytes when each sends all it has, in one round
+  // With two ranks each sends its whole tensor: as many bytes, but in one round
   // instead of two.
   return received_and_added(
       record,
@@ -230,7 +230,8 @@ WorkPtr ComposedCommunicator::do_all_to_all(
     return splits.is_even() ? messages_of(record)
                             : messages_of(record, rows.size(0));
   };
-  // A message's tag holds its rows, so each peer has messages of its own.
+  // A message's tag depends on its rows, so each peer needs its own
+  // GroupMessages.
   struct Peer {
     int rank;
     GroupMessages to;

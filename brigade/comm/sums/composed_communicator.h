@@ -1,6 +1,6 @@
-// What communicators over different backends have in common: the collectives
-// that are composed of messages from rank to rank (chunk_exchange.h), straight
-// from and into the tensors' memory, and how a group fails.
+// The base of communicators over different backends: collectives that are
+// composed of messages from rank to rank (chunk_exchange.h), sent from and
+// received into the tensors' memory, and the failing of a group.
 //
 //   all_gather           the own chunk to each rank
 //   reduce_scatter       each rank's chunk to it; the waiting thread adds them,
@@ -12,11 +12,10 @@
 //   all_reduce_as_bf16   bf16_all_reduce.h
 //   send, recv           one message
 //
-// A thread of the communicator's own sends and waits, in the order of launches.
-// A rank that lost a peer closes the group, so that the others fail soon. An
-// exception of another kind (no memory, a tag that cannot be) is an Error of
-// this operation alone.
-// For the files of comm/ only.
+// A thread of the communicator sends and waits, in the order of launches. A
+// rank that lost a peer closes the group, so that the others fail soon. An
+// exception of another kind (no memory, an invalid tag) is an Error of this
+// operation alone. Used by the files of comm/ only.
 #pragma once
 
 #include <functional>
@@ -37,10 +36,10 @@
 
 namespace brigade {
 
-// What a thread does that waits for a composed collective.
+// The behaviour of a thread that waits for a composed collective.
 enum class Waiting {
   kSleep,
-  kHelp,  // carries out what is launched, unless the worker has begun with it
+  kHelp,  // runs launched tasks, unless the worker has begun with them
 };
 
 class ComposedCommunicator : public Communicator {
@@ -53,18 +52,18 @@ class ComposedCommunicator : public Communicator {
       GroupMessages messages,
       Waiting waiting);
 
-  // Those of a collective, with its tag.
+  // The messages of a collective, with its tag.
   GroupMessages messages_of(Record record) const;
-  // Those of `rows` rows of an all_to_all_single: ranks whose splits do not fit
-  // take no message for another.
+  // The messages of `rows` rows of an all_to_all_single: if splits do not fit,
+  // no rank takes one message for another.
   GroupMessages messages_of(Record record, int64_t rows) const;
   const GroupFailuresPtr& failures() const { return failures_; }
 
-  // Ends what is queued. A derived class whose tasks use its own members calls
-  // it in its destructor; nothing is launched afterwards.
+  // Waits for the queued tasks. A derived class whose tasks use its own members
+  // calls this in its destructor; nothing is launched afterwards.
   void end_tasks() { worker_.reset(); }
 
-  // What launch() returns; an exception in it becomes one that names the
+  // Returns what launch() returns; turns its exception into one that names the
   // operation.
   template <typename Launch>
   auto guarded(Record record, Launch&& launch) -> decltype(launch()) {
@@ -79,7 +78,7 @@ class ComposedCommunicator : public Communicator {
   }
 
   // Runs `body` on the worker, in launch order, and then `last` on the thread
-  // that waits for the end. What body returns is Work::reduced_bytes().
+  // that waits for the end. body returns Work::reduced_bytes().
   template <typename Body>
   WorkPtr
   composed(Record record, Body body, std::function<void()> last = nullptr) {
@@ -107,8 +106,8 @@ class ComposedCommunicator : public Communicator {
          }});
   }
 
-  // receive() fills [rows, sum.numel()] with other ranks' chunks, which add()
-  // adds to `sum`.
+  // Calls receive() to fill [rows, sum.numel()] with other ranks' chunks, and
+  // then add() to add them to `sum`.
   WorkPtr received_and_added(
       Record record,
       const torch::Tensor& sum,
@@ -118,7 +117,7 @@ class ComposedCommunicator : public Communicator {
 
   // The sum over ranks, whatever the dtype.
   WorkPtr sum_by_messages(const torch::Tensor& tensor, Record record);
-  // The same, as each rank adds its chunk of all ranks'.
+  // The same; each rank adds its own chunk of all ranks' tensors.
   WorkPtr sum_by_owners(std::vector<torch::Tensor> chunks, Record record);
 
   WorkPtr do_all_reduce_rows(torch::Tensor matrix, Record record) override;
@@ -146,14 +145,14 @@ class ComposedCommunicator : public Communicator {
       Record record) override;
 
  private:
-  // One message from or to a rank: the tensor's own.
+  // Launches one message from or to a rank.
   template <typename Launch>
   WorkPtr message(Record record, int tag, Launch&& launch) {
     return guarded(record, [&]() -> WorkPtr {
       auto message = std::make_shared<PendingMessages>(
           messages_.with_tag(tag), MessageKind::kOfUsers);
       launch(*message);
-      // The backend tells its end to a wait() alone.
+      // The backend reports the end only to a wait().
       return join_works({.then = [message, record, failures = failures_] {
         try {
           message->wait();
@@ -169,12 +168,13 @@ class ComposedCommunicator : public Communicator {
   GroupMessages messages_;
   GroupFailuresPtr failures_;
   Waiting waiting_;
-  // What others sent, while a task adds it: memory of one after another.
+  // The values that others sent, while a task adds them; tasks use it one after
+  // another.
   std::shared_ptr<torch::Tensor> buffer_ = std::make_shared<torch::Tensor>();
   std::shared_ptr<SequentialWorker> worker_;  // last: its tasks use the rest
 };
 
-// The same memory as flat bytes; keeps the tensor alive.
+// A view of the same memory as flat bytes; keeps the tensor alive.
 torch::Tensor as_bytes(const torch::Tensor& tensor);
 
 }  // namespace brigade

@@ -33,7 +33,7 @@ class GridGroup : public Communicator {
       : Communicator(
             rank_in(axes),
             size_of(axes),
-            // The axes check and record what they carry out.
+            // The groups of the axes check and record their operations.
             unobserved(std::move(options))),
         axes_(std::move(axes)),
         worker_(std::move(worker)) {}
@@ -42,7 +42,8 @@ class GridGroup : public Communicator {
   using Record = const CollectiveRecord&;
   using Axes = std::vector<CommunicatorPtr>;
 
-  // `steps` holds what it uses: the group may end before them.
+  // `steps` owns what it uses, because the group may be destroyed before they
+  // end.
   WorkPtr queued(Record record, std::function<void()> steps) {
     return launch_task(
         worker_,
@@ -117,8 +118,9 @@ class GridGroup : public Communicator {
 
   WorkPtr do_broadcast(torch::Tensor tensor, int root, Record record) override {
     return queued(record, [axes = axes_, tensor, root] {
-      // Along the slowest axis from the root itself, then from all ranks that
-      // have it; the others broadcast what they have, which is overwritten.
+      // Broadcasts along the slowest axis from the root itself, then from all
+      // ranks that have the value; the others broadcast their own, which is
+      // overwritten.
       std::vector<int> roots(axes.size());
       int rest = root;
       for (size_t i = axes.size(); i-- > 0;) {

@@ -1,5 +1,6 @@
-// Messages between the ranks of a group, whatever carries them; for the files
-// of comm/ only. Sent and received by PendingMessages (chunk_exchange.h).
+// The interface of messages between the ranks of a group, independent of the
+// backend. Used by the files of comm/ only; PendingMessages (chunk_exchange.h)
+// sends and receives them.
 #pragma once
 
 #include <torch/types.h>
@@ -16,9 +17,9 @@ namespace brigade {
 // by order. A kind belongs to one thread of each rank.
 //
 // Messages of users have the users' tags. The tag of a collective's messages is
-// a hash of its number, operation, type and size: where ranks launch different
+// a hash of its number, operation, type and size: if ranks launch different
 // collectives, no message of one is taken for the other's, for which it may be
-// too long, and all wait until the group's timeout.
+// too long; all wait until the group's timeout.
 enum class MessageKind {
   kOfUsers,   // Communicator::send() and recv()
   kExchange,  // collectives in one exchange
@@ -32,7 +33,7 @@ constexpr int kTagOfClosing = 0;  // a rank closes the group
 constexpr int kTagOfSignatures = 1;
 constexpr int kFirstTagOfCollectives = 2;
 
-// Messages that did not come or go; whose they are.
+// Thrown if messages were not sent or received; names their peers.
 class LostMessages : public std::runtime_error {
  public:
   LostMessages(const std::string& why, std::vector<int> peers)
@@ -49,13 +50,14 @@ class LostMessages : public std::runtime_error {
 class MessageInFlight {
  public:
   virtual ~MessageInFlight() = default;
-  // Blocks until it has come or gone; any exception says why it will not.
+  // Blocks until it was received or sent; any exception says why it will not
+  // be.
   virtual void wait() = 0;
   // Throws where it has not ended within about a millisecond.
   virtual void wait_at_once() = 0;
 };
 
-// What carries the messages of one group. Any thread.
+// The transport of one group's messages. Used from any thread.
 class MessageTransport {
  public:
   virtual ~MessageTransport() = default;
@@ -63,9 +65,9 @@ class MessageTransport {
   virtual int size() const = 0;
   // Tags are in [0, tags()).
   virtual int tags() const = 0;
-  // Launch a message; the tensor stays alive as long as the transport needs
-  // it. Throw std::out_of_range for a tag that it cannot carry, anything else
-  // where the message cannot be launched.
+  // Launch a message; the tensor stays alive as long as the transport needs it.
+  // Throw std::out_of_range for a tag out of range, any other exception if the
+  // message cannot be launched.
   virtual std::unique_ptr<MessageInFlight>
   receive(const torch::Tensor& into, int from, MessageKind kind, int tag) = 0;
   virtual std::unique_ptr<MessageInFlight>
@@ -84,16 +86,17 @@ class GroupMessages {
   int size() const { return transport_->size(); }
   int tags() const { return transport_->tags(); }
 
-  // The same, whose messages have this tag.
+  // A copy whose messages have this tag.
   GroupMessages with_tag(int tag) const {
     GroupMessages result = *this;
     result.tag_ = tag;
     return result;
   }
 
-  // Ends this rank's part in the group, so that ranks waiting for it fail
-  // soon. Returns the ranks that had ended theirs before: they failed too, or
-  // are lost. Later calls close nothing and return the same. Any thread.
+  // Ends this rank's part in the group, so that ranks waiting for it fail soon.
+  // Returns the ranks that had ended theirs before: they failed too, or are
+  // lost. Later calls close nothing and return the same. Called from any
+  // thread.
   std::vector<int> close() const { return transport_->close(); }
 
  private:

@@ -20,8 +20,8 @@ class HierarchicalCommunicator : public Communicator {
             // The groups that an operation goes over check and record it.
             unobserved(groups.whole->options())),
         groups_(std::move(groups)) {
-    // Where the rank of host h and place l is in the whole group: at
-    // order[l * H + h].
+    // order[l * H + h] is the rank in the whole group of the l-th rank of host
+    // h.
     const auto hosts = static_cast<int64_t>(grid.ranks.size());
     const auto places = static_cast<int64_t>(grid.ranks.front().size());
     std::vector<int64_t> order;
@@ -40,7 +40,7 @@ class HierarchicalCommunicator : public Communicator {
         places);
   }
 
-  // What is under way uses the groups.
+  // Tasks under way use the groups.
   ~HierarchicalCommunicator() override { worker_.reset(); }
 
  private:
@@ -53,8 +53,8 @@ class HierarchicalCommunicator : public Communicator {
     });
   }
 
-  // flat becomes its sum over the whole group, where `reduce` does what is
-  // between the hosts with this rank's shard.
+  // Replaces flat by its sum over the whole group. `reduce` sums this rank's
+  // shard between the hosts.
   void sum_by_host(
       const torch::Tensor& flat,
       const std::function<void(const torch::Tensor& shard)>& reduce) const {
@@ -110,7 +110,7 @@ class HierarchicalCommunicator : public Communicator {
       torch::Tensor input,
       Record record) override {
     return queued(record, [this, output, input] {
-      // Chunks of each place behind one another: [L, H, n].
+      // The chunks of each place in a host lie behind one another: [L, H, n].
       const auto chunks = input.view({size(), output.numel()});
       const auto by_place = chunks.index_select(0, order_);
       const auto own =

@@ -1,5 +1,6 @@
-// Sums over a group that spans hosts, by host: what crosses the slow links
-// between hosts is divided by the ranks of a host.
+// Hierarchical collectives over a group that spans hosts: the bytes that each
+// rank sends over the slow links between hosts are divided by the ranks of a
+// host.
 //
 //   all_reduce          reduce-scatter inside each host, all-reduce of each
 //                       rank's shard across hosts, all-gather inside
@@ -10,7 +11,7 @@
 //   all_gather          across, then inside
 //
 // Everything else goes over the whole group as it is. A thread of the
-// communicator's own carries the steps out, in the order of launches.
+// communicator executes the steps, in the order of launches.
 //
 // Costs a rank between hosts, H hosts of L ranks, n bytes: all_reduce
 // 2n(H-1)/(H L); inside a host 2n(L-1)/L; memory: n/L, and a copy of a tensor
@@ -25,18 +26,19 @@
 
 namespace brigade {
 
-// A group's ranks by host: as many on each.
+// A group's ranks by host, equally many on each.
 struct HostGrid {
   // The ranks of each host, ascending; hosts are ordered by their first rank.
   std::vector<std::vector<int>> ranks;
   std::vector<std::string> names;  // of the hosts
 };
 
-// The grid of a group whose i-th rank is on hosts[i]. std::nullopt where there
-// is nothing to gain, or no way: one host, one rank per host, unlike numbers.
+// The grid of a group whose i-th rank is on hosts[i]. std::nullopt if there is
+// nothing to gain (one host, one rank per host) or the hosts have different
+// numbers of ranks.
 std::optional<HostGrid> find_host_grid(const std::vector<std::string>& hosts);
 
-// What the steps go over; all of the same backend. The groups belong to the
+// The groups that the steps go over, all of the same backend and used by this
 // communicator alone.
 struct HierarchicalGroups {
   CommunicatorPtr whole;
@@ -44,8 +46,9 @@ struct HierarchicalGroups {
   CommunicatorPtr across;  // one rank per host, in the order of HostGrid
 };
 
-// The whole group, with sums by host. Its ranks, names and options are those of
-// `groups.whole`, but its operations are recorded by the groups they go over.
+// Makes the communicator of the whole group, with sums by host. Its ranks,
+// names and options are those of `groups.whole`, but its operations are
+// recorded by the groups they go over.
 CommunicatorPtr make_hierarchical_communicator(
     HierarchicalGroups groups,
     const HostGrid& grid);

@@ -1,9 +1,8 @@
 // The all-reduce of float32 values that are quantized for communication, with
 // error feedback: what rounding loses is kept and added to the values of the
-// next sum, so that it is late and not lost (Seide et al. 2014;
-// arXiv:1901.09847).
+// next sum (Seide et al. 2014; arXiv:1901.09847).
 //
-// The values are blocks (block_wire.h), which are dealt out to the ranks in
+// The values form blocks (block_wire.h), which are divided among the ranks in
 // equal chunks:
 //
 //   scatter()  values += errors; each rank sends its parts of the others'
@@ -12,9 +11,9 @@
 //              sends the sum back, rounded once more
 //   finish()   every rank has the same sums
 //
-// What an owner's rounding of a sum loses is part of its own error. Costs, for
-// n values: 2 (R-1)/R n bytes in int8 (and 1/64 of that for scales) sent by
-// each rank, a quarter of float32's; int4 an eighth, int2 a sixteenth.
+// What the owner's rounding of a sum loses becomes part of the owner's error.
+// Costs, for n values: 2 (R-1)/R n bytes in int8 (and 1/64 of that for scales)
+// sent by each rank, a quarter of float32's; int4 an eighth, int2 a sixteenth.
 #pragma once
 
 #include <torch/types.h>
@@ -29,22 +28,23 @@ namespace brigade {
 
 class RoundedSum {
  public:
-  // The ranges are equal on all ranks and do not overlap; what lies outside is
-  // left alone. No block crosses their ends, so that equal ranges are rounded to
-  // equal values, whatever lies beside them. `communicator` must outlive this.
+  // The ranges are equal on all ranks and do not overlap; values outside of
+  // them do not change. No block crosses their ends, so that equal ranges are
+  // rounded to equal values, whatever lies beside them. `communicator` must
+  // outlive this.
   RoundedSum(
       WireFormat format,
       const std::vector<FlatRange>& ranges,
       Communicator& communicator);
 
-  // values: flat float32, contiguous, becomes the sum at the end; errors: of
-  // the same length, of this rank, read and replaced; zeros at first. Both stay
-  // with this object until finish(). Returns the first round's Work. In a group
-  // of one only the errors are added.
+  // values: flat float32, contiguous; replaced by the sum in finish(). errors:
+  // this rank's, of the same length; read and replaced; zeros at first. This
+  // object keeps both until finish(). Returns the first round's Work. In a
+  // group of one nothing is rounded: the errors are added and cleared.
   WorkPtr scatter(torch::Tensor values, torch::Tensor errors);
-  // After the first round has ended.
+  // Called after the first round has ended; returns the second round's Work.
   WorkPtr gather();
-  // After the second round has ended.
+  // Called after the second round has ended.
   void finish();
 
   // The bytes of a dense all-reduce that would send as many (see
@@ -53,7 +53,7 @@ class RoundedSum {
 
  private:
   using Block = FlatRange;
-  // Rounds a block into `wire`; what that loses becomes its error.
+  // Rounds a block into `wire`; what that loses becomes the block's error.
   void encode(const Block& block, uint8_t* wire);
   // Calls visit(block, its bytes in `wire`) for each block of a rank's chunk.
   template <typename Visit>

@@ -30,7 +30,7 @@ struct Rows {
   int64_t row_bytes;
 };
 
-// Bit for bit: a row with a negative zero is sent.
+// Compares bits, so that a row with a negative zero is sent.
 bool is_zero(const char* bytes, int64_t count) {
   constexpr int64_t kBlock = 64;
   int64_t i = 0;
@@ -58,7 +58,7 @@ RowIndices set_bits(const torch::Tensor& bitmap) {
   return result;
 }
 
-// By rank: the rows that are not zero.
+// Returns by rank the rows that are not zero.
 std::vector<RowIndices> exchange_bitmaps(
     const GroupMessages& messages,
     const Rows& rows) {
@@ -104,7 +104,7 @@ void exchange_rows(
         matrix.options()));
   }
   const auto own = static_cast<size_t>(messages.rank());
-  // Taken out of the matrix, to be added in its turn.
+  // This rank's rows are moved out of the matrix, to be added in rank order.
   const Rows rows(matrix);
   char* copy = Rows(packed[own]).first;
   for (const int64_t index : indices_of[own]) {
@@ -130,7 +130,8 @@ int64_t sum_rows(const GroupMessages& messages, const torch::Tensor& matrix) {
   for (const RowIndices& indices : indices_of)
     most = std::max(most, indices.size());
   const int64_t all = static_cast<int64_t>(most) * messages.size();
-  // Chunks send twice the matrix, whatever R; rows are packed and added too.
+  // Sums in chunks send about two matrices for any R; rows have to be packed
+  // and added too.
   if (all > rows.count) {
     sum_in_chunks(messages, equal_chunks(matrix, messages.size()));
     return rows.count * rows.row_bytes;

@@ -10,8 +10,8 @@
 namespace brigade {
 namespace {
 
-// Each slice costs a rank two waits for its peers; what it receives of one from
-// all of them stays below the second.
+// Each slice costs a rank two waits for its peers. All that it receives from
+// them for one slice stays below kSliceBytesOfPeers.
 constexpr int64_t kSliceBytes = 4 << 20;
 constexpr int64_t kSliceBytesOfPeers = 16 << 20;
 
@@ -26,7 +26,7 @@ void add_rows_to(const torch::Tensor& sum, const torch::Tensor& others) {
   }
 }
 
-// sum += others[0] + ..., as add_chunks(); the common types in plain loops,
+// sum += others[0] + ..., as add_chunks(); common types use plain loops,
 // because libtorch's threads may be computing.
 void add_slice(const torch::Tensor& sum, const torch::Tensor& others) {
   switch (sum.scalar_type()) {
@@ -55,7 +55,7 @@ class SlicedSum {
         chunks_(chunks) {
     for (const torch::Tensor& chunk : chunks)
       longest_ = std::max(longest_, chunk.numel());
-    // The same slices on all ranks, whose chunks may differ in length.
+    // Slices are the same on all ranks, although chunks may differ in length.
     const auto element = static_cast<int64_t>(chunks.front().element_size());
     const int64_t bytes =
         std::min(kSliceBytes, kSliceBytesOfPeers / (size_ - 1));
@@ -72,7 +72,7 @@ class SlicedSum {
       PendingMessages parts = std::move(next);
       next = i + 1 < slices ? launch_parts(i + 1)
                             : PendingMessages(messages_, MessageKind::kParts);
-      // What is sent away here, a sum may replace from now on.
+      // From here on a sum may replace the values that were sent.
       parts.wait();
       const torch::Tensor own = slice_of(rank_, i);
       if (own.numel() > 0)
@@ -96,7 +96,7 @@ class SlicedSum {
         0, begin, std::min(slice_numel_, chunk.numel() - begin));
   }
 
-  // [R - 1, n]: where the others' parts of this rank's slice arrive.
+  // [R - 1, n]: the buffer for the others' parts of this rank's slice.
   torch::Tensor received(int64_t index) {
     torch::Tensor& buffer = buffers_[static_cast<size_t>(index % 2)];
     const torch::Tensor own = slice_of(rank_, index);
@@ -129,7 +129,7 @@ class SlicedSum {
   std::vector<torch::Tensor> chunks_;
   int64_t longest_ = 0;
   int64_t slice_numel_ = 0;
-  std::array<torch::Tensor, 2> buffers_;  // of R - 1 slices, in turns
+  std::array<torch::Tensor, 2> buffers_;  // of R - 1 slices each, used in turns
 };
 
 }  // namespace
