@@ -173,7 +173,7 @@ void check_zero_stage(
   if (distributed.zero_stage > 2 && distributed.dims.pp > 1)
     problems.push_back(fmt::format(
         "[config] /distributed/zero_stage = {} with /distributed/pp_size = {}: "
-        "every micro-batch of a pipeline would gather a stage's weights anew, "
+        "every micro-batch of a pipeline would gather a stage's weights again, "
         "twice; set zero_stage to 2, or pp_size to 1",
         distributed.zero_stage,
         distributed.dims.pp));

@@ -503,7 +503,7 @@ void add_training_checks(std::vector<ConfigKey>& keys) {
       &G::step_timeout_seconds,
       {.low = 0, .high = 1e6},
       kFree,
-      "how long a step may take before its rank ends; 0: for ever");
+      "how long a step may take before its rank ends; 0: no limit");
   group.key(
       "eval_every",
       &G::eval_every,

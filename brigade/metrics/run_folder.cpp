@@ -105,7 +105,7 @@ void check_run_folder(const TrainConfig& config) {
   if (is_taken && !holds_checkpoints(checkpoint_folder(config))) {
     throw ConfigError(fmt::format(
         "/logging/run_dir: '{}' already holds a run, which has no checkpoint "
-        "to continue; begin it anew with --overwrite, or choose another "
+        "to continue; begin a new one with --overwrite, or choose another "
         "logging.run_name or logging.run_dir",
         path.string()));
   }

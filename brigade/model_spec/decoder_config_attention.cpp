@@ -352,7 +352,7 @@ void read_sliding_window(const Reader& reader, DecoderConfig& config) {
     reader.problem(
         decided_by,
         "gives some layers a sliding window and others none, which is not "
-        "supported; all layers must be alike");
+        "supported; all layers must be the same");
   } else if (window == Window::kEveryLayer) {
     if (!size)
       reader.problem("sliding_window", "is missing; the layers need it");

@@ -36,7 +36,7 @@ class Rehearsal {
     for (size_t rank = 0; rank < next.size(); ++rank) {
       if (next[rank] < schedule_.per_rank[rank].size())
         problems_.push_back(fmt::format(
-            "rank {} waits for ever before {}",
+            "rank {} waits forever before {}",
             rank,
             describe(schedule_.per_rank[rank][next[rank]])));
     }

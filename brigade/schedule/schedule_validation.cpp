@@ -188,7 +188,7 @@ std::vector<std::string> validate_computation(const Schedule& schedule) {
   simulate_until_stuck(schedule, SimulationCosts{}, stuck);
   for (const Action& action : stuck)
     problems.push_back(
-        describe(action) + " waits for ever: the ranks wait for each other");
+        describe(action) + " waits forever: the ranks wait for each other");
   return problems;
 }
 

@@ -125,7 +125,7 @@ std::optional<fs::path> find_newest_valid(
           world.rank() == 0 && has_held_checkpoints(folder) ? 1 : 0) == 1;
   if (!has_held) {
     observer.on_message(fmt::format(
-        "'{}' holds no checkpoint yet: starting anew", folder.string()));
+        "'{}' holds no checkpoint yet: starting a new run", folder.string()));
     return std::nullopt;
   }
   const auto steps = steps_seen_by_rank_0(folder, world);
@@ -141,7 +141,7 @@ std::optional<fs::path> find_newest_valid(
   throw DataError(fmt::format(
       "[checkpoint] '{}' held checkpoints, but none of the {} left is valid; "
       "give checkpoint.load_path a checkpoint from elsewhere, or remove the "
-      "folder to start anew",
+      "folder to start a new run",
       folder.string(),
       steps.size()));
 }

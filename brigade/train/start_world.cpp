@@ -51,7 +51,8 @@ StartFacts facts_of(
   facts.facts = {
       {"the kind of device it trains on",
        config.trains_on_gpus() ? "GPU" : "CPU",
-       "set distributed.use_cpu alike on every host, and use a build with CUDA "
+       "set the same distributed.use_cpu on every host, and use a build with "
+       "CUDA "
        "on all of them or on none"},
       {"the program's version",
        version(),

@@ -345,7 +345,7 @@ void Trainer::report_lost_state(
         mesh_->replica_groups()));
   if (!loaded.other_optimizer.empty())
     observer_.on_message(fmt::format(
-        "the checkpoint has the states of {}: those of {} begin anew",
+        "the checkpoint has the states of {}: those of {} are initialised",
         loaded.other_optimizer,
         to_string(config_.training.optimizer.kind)));
   if (!lost_errors.empty())

@@ -110,7 +110,7 @@ std::string load_wire_parts(
     return difference;
   // The step after the first begins with new buckets, and without errors.
   if (config.distributed.bucket_order == BucketOrder::kObserved)
-    return "distributed.bucket_order = \"observed\" plans the buckets anew";
+    return "distributed.bucket_order = \"observed\" plans the buckets again";
   const std::string prefix = rank_prefix(mesh.rank());
   for (const std::string& name : names) {
     if (!name.starts_with(prefix))

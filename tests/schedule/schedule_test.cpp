@@ -197,8 +197,8 @@ TEST(ScheduleValidation, FindsRanksThatWaitForEachOther) {
   EXPECT_THAT(
       validate_computation(schedule),
       ElementsAre(
-          HasSubstr("backward of micro-batch 0 on stage 0 waits for ever"),
-          HasSubstr("forward of micro-batch 1 on stage 1 waits for ever")));
+          HasSubstr("backward of micro-batch 0 on stage 0 waits forever"),
+          HasSubstr("forward of micro-batch 1 on stage 1 waits forever")));
 }
 
 TEST(ScheduleValidation, FindsTransfersInAnotherOrderAtTheOtherEnd) {
@@ -218,7 +218,7 @@ TEST(ScheduleValidation, FindsASendThatNobodyReceives) {
                             actions, {ActionKind::kRecvGradient, 1, 3})));
   EXPECT_THAT(
       validate(schedule),
-      Contains("rank 1 waits for ever before backward of micro-batch 3 on "
+      Contains("rank 1 waits forever before backward of micro-batch 3 on "
                "stage 1"));
 }
 
@@ -295,7 +295,7 @@ TEST(ScheduleValidation, FindsARankThatWouldWaitForItsOwnOldSend) {
   schedule.per_rank[1] = {{kF, 1, 0}, {kF, 1, 1}, {kF, 1, 2}, {kF, 1, 3}};
   EXPECT_THAT(
       validate(schedule),
-      Contains("rank 0 waits for ever before forward of micro-batch 3 on stage "
+      Contains("rank 0 waits forever before forward of micro-batch 3 on stage "
                "0"));
 }
 

@@ -123,7 +123,8 @@ TEST_F(Resume, AutoFailsWhereNoneIsValidAndBeginsOnlyWhereNoneEverWas) {
 
   result = train("fresh", {"checkpoint.load_path=auto"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.out, HasSubstr("holds no checkpoint yet: starting anew"));
+  EXPECT_THAT(
+      result.out, HasSubstr("holds no checkpoint yet: starting a new run"));
   EXPECT_EQ(losses_of(run("fresh")), losses_of(run("whole")));
 }
 
