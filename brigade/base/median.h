@@ -11,7 +11,7 @@
 
 namespace brigade {
 
-// Of an even number the upper one of the two in the middle.
+// The median; for an even number the upper one of the two in the middle.
 inline double upper_median(std::vector<double> values) {
   BRIGADE_ASSERT(!values.empty(), "the median of no values");
   const auto middle =
@@ -20,7 +20,7 @@ inline double upper_median(std::vector<double> values) {
   return *middle;
 }
 
-// Of an even number the mean of the two in the middle.
+// The median; for an even number the mean of the two in the middle.
 inline double median(std::vector<double> values) {
   BRIGADE_ASSERT(!values.empty(), "the median of no values");
   std::sort(values.begin(), values.end());

@@ -64,7 +64,7 @@ inline Utf8Step utf8_step(std::string_view text, size_t offset) {
   if (lead < 0xC2 || lead > 0xF4)
     return {.length = 1, .valid = false};
   const size_t length = utf8_length(text[offset]);
-  // Of the second byte.
+  // The range of the second byte.
   unsigned char low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
   unsigned char high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
   for (size_t i = 1; i < length; ++i) {

@@ -1,5 +1,5 @@
-// Checks that all ranks give the same description of what they are about to do,
-// one "name: value" per line.
+// Checks that all ranks give the same description of the work that follows, one
+// "name: value" per line.
 #pragma once
 
 #include <cstddef>

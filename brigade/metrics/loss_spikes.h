@@ -1,4 +1,4 @@
-// Flags a loss that jumps out of its recent course.
+// Flags a loss that jumps out of its recent curve.
 //
 // PURE.
 #pragma once

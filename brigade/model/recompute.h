@@ -1,6 +1,7 @@
-// Trades compute for memory (Chen et al. 2016, "Training Deep Nets with
-// Sublinear Memory Cost"): a part of the model keeps its inputs only; backward
-// runs it a second time and then goes back through that.
+// Activation checkpointing (recomputation): trades compute for memory (Chen et
+// al. 2016, "Training Deep Nets with Sublinear Memory Cost"): a part of the
+// model keeps its inputs only; backward runs it a second time and then goes
+// back through that.
 #pragma once
 
 #include <torch/types.h>

@@ -1,5 +1,5 @@
-// Which activations a layer computes a second time in backward instead of
-// keeping them from forward; training.recompute.
+// Activation checkpointing: which activations a layer computes a second time in
+// backward instead of keeping them from forward; training.recompute.
 #pragma once
 
 #include "brigade/options/choice.h"

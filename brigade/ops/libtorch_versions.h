@@ -46,9 +46,9 @@ NodePtr make_node(Arguments&&... arguments) {
 // libtorch has no such operation for the operands' device. libtorch's are found
 // by their arguments, which is why all of these are templates.
 
-// In such a template: if this libtorch has the function, calls it and executes
-// the block that follows with its result. A macro, so that the call stands
-// once.
+// Used in such a template: if this libtorch has the function, calls it and
+// executes the block that follows with its result. A macro, so that the call is
+// written once.
 #define BRIGADE_IF_DECLARED(result, ...)   \
   if constexpr (requires { __VA_ARGS__; }) \
     if (auto result = __VA_ARGS__; true)

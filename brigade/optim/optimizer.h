@@ -83,10 +83,10 @@ class Optimizer {
   virtual ~Optimizer() = default;
 
   // One step with gradients main_grad * grad_scale (1 / tokens, gradient
-  // clipping). kZero clears main_grad on the way, which saves the clearing
-  // pass: the next step starts from zero. Throws ConfigError if the gradients
-  // have moved to other memory (OptimizerGroup::memory), and what
-  // FlatMemory::before_step throws.
+  // clipping, undoing a loss scale). kZero clears main_grad on the way, which
+  // saves the clearing pass: the next step starts from zero. Throws ConfigError
+  // if the gradients have moved to other memory (OptimizerGroup::memory), and
+  // what FlatMemory::before_step throws.
   void step(
       double lr,
       double grad_scale = 1.0,

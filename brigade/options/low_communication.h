@@ -1,6 +1,6 @@
-// How groups that train apart merge a fragment of the model
-// (train/outer_fragment.h); distributed.outer_*. When they do is
-// schedule/fragment_schedule.h. PURE.
+// Options of low-communication training (DiLoCo): how groups that train apart
+// merge a fragment of the model (train/outer_fragment.h); distributed.outer_*.
+// schedule/fragment_schedule.h says when. PURE.
 #pragma once
 
 #include "brigade/options/kernels.h"

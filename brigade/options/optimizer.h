@@ -42,8 +42,8 @@ inline constexpr std::array kChoices<MomentDtype>{
     Choice{MomentDtype::kBfloat16, "bfloat16"},
     Choice{MomentDtype::kInt8, "int8"}};
 
-// Of AdamW (optim/adamw.h; training.adam_*): torch.optim.AdamW's, with its
-// defaults.
+// The options of AdamW (optim/adamw.h; training.adam_*): torch.optim.AdamW's,
+// with its defaults.
 struct AdamWOptions {
   double beta1 = 0.9;
   double beta2 = 0.999;
@@ -51,15 +51,16 @@ struct AdamWOptions {
   ops::Kernels kernels = ops::Kernels::kAuto;
 };
 
-// Of SGD (optim/sgd.h; training.sgd_*): torch.optim.SGD's, with its defaults.
+// The options of SGD (optim/sgd.h; training.sgd_*): torch.optim.SGD's, with its
+// defaults.
 struct SgdOptions {
   double momentum = 0;  // 0: no state is kept
   bool nesterov = false;
 };
 
-// Of schedule-free AdamW (optim/schedule_free_adamw.h), whose betas and epsilon
-// are AdamW's. What a step counts in the average: its number to the power
-// `step_power` times the highest learning rate so far to the power
+// The options of schedule-free AdamW (optim/schedule_free_adamw.h), whose betas
+// and epsilon are AdamW's. What a step counts in the average: its number to the
+// power `step_power` times the highest learning rate so far to the power
 // `rate_power`.
 struct ScheduleFreeOptions {
   double step_power = 0;

@@ -1,5 +1,5 @@
-// The formats in which float32 values travel, by bits (comm/sums/block_wire.h);
-// distributed.outer_wire. PURE.
+// The formats in which float32 values are sent, by bits
+// (comm/sums/block_wire.h); distributed.outer_wire. PURE.
 #pragma once
 
 #include "brigade/options/choice.h"

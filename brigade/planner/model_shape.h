@@ -60,9 +60,8 @@ struct ModelShape {
     return experts && experts->is_sparse(layer) ? LayerMlp::kExperts
                                                 : LayerMlp::kOne;
   }
-  // Of these layers.
+  // The number of layers of a kind, among some or all layers.
   int layers_with(LayerMlp kind, const LayerRange& among) const;
-  // Of all.
   int layers_with(LayerMlp kind) const {
     return layers_with(kind, {0, layers});
   }
@@ -92,7 +91,7 @@ int64_t layer_parameters(
 int64_t layer_matrix_parameters(  // those of matrices alone
     const ModelShape& shape,
     LayerMlp mlp = LayerMlp::kOne);
-// Of several layers together.
+// The weights of several layers together.
 int64_t range_parameters(const ModelShape& shape, const LayerRange& range);
 // All E experts of one layer; they are matrices. 0: the model has none.
 int64_t expert_parameters(const ModelShape& shape);

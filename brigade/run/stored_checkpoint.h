@@ -56,7 +56,7 @@ class StoredCheckpoint {
     bool is_state = false;
     Slice slice;  // of the whole tensor
   };
-  // In the order of the whole tensor. Throws DataError where there is none.
+  // The pieces of a tensor, in its order. Throws DataError if there are none.
   const std::vector<Piece>& pieces_of(const std::string& name) const;
 
  private:

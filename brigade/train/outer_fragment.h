@@ -1,6 +1,6 @@
 // A fragment of the model on one rank, as the groups of low-communication
-// training exchange it: the weights that all groups have in common, and the
-// outer optimizer that steps them.
+// training (DiLoCo) exchange it: the weights that all groups have in common,
+// and the outer optimizer that steps them.
 //
 //   local --send()--> under way --merge() or average()--> local
 //

@@ -1,6 +1,7 @@
-// Watches a rank's steps from a thread of its own: a step that does not end in
-// time, because the thread that trains spins, waits for its data or for a peer
-// that never comes, ends the process, and what the rank did last is written.
+// The watchdog of a rank's steps, on a thread of its own: if a step does not
+// end in time, because the training thread spins, waits for its data or for a
+// lost peer, it writes the flight recording and calls on_stall, which ends the
+// process.
 #pragma once
 
 #include <chrono>
@@ -24,19 +25,19 @@ struct Stall {
 };
 
 struct RunWatchOptions {
-  // How long a step may take; 0: as long as it wants.
+  // The longest time of a step; 0: no limit.
   std::chrono::milliseconds step_timeout{0};
-  // At the start of each step: its number, and its deadline in nanoseconds of
-  // the steady clock (0: none), for a supervisor. Empty: nobody listens.
+  // Called at the start of each step with its number, and its deadline in
+  // nanoseconds of the steady clock (0: none), for a supervisor. May be empty.
   std::function<void(int64_t step, int64_t deadline_ns)> on_step;
   // Whether a recording was asked for since the last call (SIGQUIT), looked up
   // ten times a second. Empty: never.
   std::function<bool()> takes_recording_request;
-  // On the watch's thread once that recording is written, or could not be.
-  // Empty: nobody waits for it.
+  // Called on the watch's thread once that recording is written, or could not
+  // be. May be empty.
   std::function<void()> on_recording;
-  // On the watch's thread once a step's deadline has passed and the recording
-  // is written. Expected to end the process. Empty: nothing is watched.
+  // Called on the watch's thread once a step's deadline has passed and the
+  // recording is written. Must end the process. Empty: nothing is watched.
   std::function<void(const Stall&)> on_stall;
 };
 

@@ -1,6 +1,6 @@
-// What grad_wire = int8 and powersgd lost so far, in a checkpoint: errors are
-// of each rank's own gradients, so that only a run of the same layout can take
-// them over.
+// The state of error feedback in a checkpoint: what grad_wire = int8 and
+// powersgd lost so far. Errors belong to each rank's own gradients, so that
+// only a run of the same layout can take them over.
 //
 //   wire.R.errors.NAME   of rank R, shaped as on it
 //   wire.R.factor.NAME   of powersgd: with which the next step begins

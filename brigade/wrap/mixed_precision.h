@@ -12,8 +12,9 @@
 
 namespace brigade {
 
-// As MixedPrecision of PyTorch's DDP and FSDP. Gradients accumulate in float32,
-// whatever dtype they are computed or sent in.
+// As MixedPrecision of PyTorch's DDP and FSDP. There is no loss scaling
+// (GradScaler). Gradients accumulate in float32, whatever dtype they are
+// computed or sent in.
 struct MixedPrecision {
   // The dtype of parameters in forward and backward: kBFloat16 or kHalf.
   // Parameters that are not float32 stay as they are.

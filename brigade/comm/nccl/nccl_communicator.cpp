@@ -181,8 +181,7 @@ class NcclCommunicator : public Communicator {
     }
   }
 
-  // Makes a Work of what launch() returns, c10d's work on the GPU with
-  // `tensors`.
+  // Calls launch() and makes a Work of c10d's work on the GPU, with `tensors`.
   template <typename Launch>
   WorkPtr queued(
       Record record,

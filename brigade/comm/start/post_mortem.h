@@ -7,8 +7,8 @@
 // no rank misses it.
 //
 // If all ranks report, they may have launched different collectives, each of
-// which waits for its own messages: the reports of what failed first on each
-// rank show that.
+// which waits for its own messages: the reports name the first failure of each
+// rank.
 #pragma once
 
 #include <memory>
