@@ -43,7 +43,7 @@ nlohmann::json buckets_config(const fs::path& folder) {
   return config;
 }
 
-// In MiB; the last holds all gradients of this model (31 MB).
+// Capacities in MiB; the last holds all gradients of this model (31 MB).
 const std::vector<double> kScan{0.25, 0.5, 1, 2, 4, 8, 16, 32};
 
 void compare_over(

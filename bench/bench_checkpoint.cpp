@@ -89,8 +89,9 @@ Times measure_saves(const fs::path& folder, int mib) {
   Times times;
   const auto world = make_self_communicator();
   BackgroundSave background;
-  // In turn, so that a disk that grows slower does so for both; the first round
-  // of the asynchronous save takes its memory and does not count.
+  // Both run in turn, so that a disk that grows slower does so for both. The
+  // first round of the asynchronous save allocates its memory and does not
+  // count.
   for (int i = 0; i <= kRuns; ++i) {
     const double raw =
         seconds_of([&] { write_plainly(folder / "raw", tensors); });

@@ -485,7 +485,8 @@ void bookkeeping() {
     without.push_back(static_cast<double>(middle_ns - begin_ns) / 1e6);
     with_sync.push_back(static_cast<double>(end_ns - middle_ns) / 1e6);
   }
-  // Of neighbours in time: a machine that is slowed for a while slows both.
+  // Differences of neighbours in time: a machine that is slowed for a while
+  // slows both.
   Times cost;
   for (size_t i = 0; i < without.size(); ++i)
     cost.push_back(with_sync[i] - without[i]);

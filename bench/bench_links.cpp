@@ -83,8 +83,8 @@ struct LinkFigures {
   double sent_mb_per_step = 0;
 };
 
-// Of all steps after the warm-up together: those of low-communication training
-// differ.
+// The rate over all steps after the warm-up: steps of low-communication
+// training differ.
 double rate_of(const fs::path& metrics) {
   std::ifstream file(metrics);
   double milliseconds = 0;

@@ -301,7 +301,7 @@ void run_rank(const Case& c, int64_t start_ns) {
     group->barrier();
     return ms;
   };
-  // In turn, so that both see what else the machine does meanwhile. The first
+  // Both run in turn, so that other load on the machine affects both. The first
   // step of a turn fills the caches.
   step(trainee, s, batch, positions, tokens);
   take_steps((c.steps + 1) / 2);

@@ -45,7 +45,7 @@ constexpr int kSteps = 5;
 constexpr int kRounds = 3;
 constexpr int kLinkMegabits = 1000;
 
-// Of one rank and stage; the figures that a run leaves in a file.
+// The figures of one rank and stage, which a run leaves in a file.
 struct Figures {
   double step_ms = 0;
   double sent_bytes = 0;  // of a step, by the collectives' formulas
@@ -260,7 +260,7 @@ Figures read_figures(const fs::path& path) {
   return figures;
 }
 
-// Of rank 0; `link` null: over loopback.
+// The figures of rank 0; over loopback if `link` is null.
 Figures measure(
     int stage,
     int ranks,

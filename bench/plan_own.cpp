@@ -140,7 +140,7 @@ double quantile(std::vector<double> values, double part) {
          (at - static_cast<double>(low)) * (values[high] - values[low]);
 }
 
-// Of the same model and layout in an earlier output.
+// The measurement of the same model and layout in an earlier output.
 Measured read_measured(
     const std::string& output,
     const OwnModel& model,

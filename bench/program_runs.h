@@ -101,7 +101,7 @@ class ProgramRuns {
     return read_metrics();
   }
 
-  // Of each step of the last run.
+  // The time of each step of the last run.
   std::vector<double> step_ms() const {
     std::vector<double> ms;
     for (const nlohmann::json& step : read_steps())

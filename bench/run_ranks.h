@@ -15,9 +15,9 @@
 
 namespace brigade::bench {
 
-// Returns when all have ended. Throws Error with what ended the first that
-// failed; `name` says what ran. What they print goes to `log`, where one is
-// given; it is made anew.
+// Runs ranks until all have ended. Throws Error with what ended the first that
+// failed; `name` says what ran. Their output goes to a new file `log`, unless
+// it is empty.
 inline void run_ranks(
     SupervisorOptions options,
     const std::string& name,

@@ -148,7 +148,7 @@ inline double linear_flops(const ModelShape& s) {
   const int64_t widths = s.hidden * (s.qkv_width() + s.hidden + 3 * s.ffn);
   return 6.0 * static_cast<double>(s.tokens() * s.layers * widths);
 }
-// Of attention's seven products, half of each because of causality.
+// FLOPs of attention's seven products, half of each because of causality.
 inline double attention_flops(const ModelShape& s) {
   return 7.0 *
          static_cast<double>(s.tokens() * s.sequence * s.hidden * s.layers);

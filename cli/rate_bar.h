@@ -32,7 +32,7 @@ class RateBar {
       uint64_t done,
       uint64_t total,
       Unit unit = Unit::kBytes);
-  // For functions that tell how many of how many bytes are done.
+  // A callback for functions that report how many of how many bytes are done.
   auto labelled(std::string label) {
     return [this, label = std::move(label)](uint64_t done, uint64_t total) {
       show(label, done, total);

@@ -4,8 +4,7 @@ CPU or a GPU, or DistributedDataParallel over Gloo.
 
     /usr/bin/python3 bench/peers/pytorch_step.py --dtype fp32 --threads 1 --ranks 2
 
-With --store FILE it is the one rank that RANK says, and others are started by
-whoever started it.
+With --store FILE it is the one rank that RANK says; the caller starts the others.
 """
 import argparse
 import os
@@ -127,8 +126,8 @@ def work(rank, args, store, results):
         dist.init_process_group(
             "gloo", init_method="file://" + store, rank=rank, world_size=args.ranks
         )
-        # Gloo has no bf16 in 1.13: gradients travel as float32, and weights,
-        # alike by their seed, are not broadcast.
+        # Gloo has no bf16 in 1.13: gradients are sent as float32, and weights,
+        # which are equal by their seed, are not broadcast.
         if dtype != torch.float32:
             nn.parallel.distributed._sync_module_states = lambda *a, **k: None
         net = nn.parallel.DistributedDataParallel(

@@ -137,7 +137,8 @@ struct PublishedProgram : planner::Program {
            (training.shape.dropout ? 5 : 2);
   }
 
-  // In tp pieces, of which the first waits for nothing to hide behind.
+  // The transfers are split into tp pieces; all but the first overlap with
+  // computation.
   double exposed_regions(
       const Training& training,
       const Layout& layout,
