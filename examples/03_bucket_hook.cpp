@@ -1,6 +1,6 @@
-// A bucket hook of one's own: what is done with a bucket once it is full. This
-// one limits each rank's contribution to a norm of 1 before it is summed, and
-// counts what it sends.
+// A custom bucket hook (communication hook), which is called with each full
+// bucket. It limits each rank's contribution to a norm of 1 before the sum, and
+// counts the bytes that it sends.
 //
 //   brigade run -n 2 -- build/release/examples/example_03_bucket_hook
 #include <torch/nn.h>

@@ -39,14 +39,14 @@ int main() {
     const auto logits = model.forward(x.chunk(world.size())[world.rank()]);
     const auto loss = torch::cross_entropy_loss(logits, my_label);
     loss.backward();
-    model.step(optimizer);  // its part of the weights; then all get all
+    model.step(optimizer);  // steps its part of the weights, then gathers all
     const auto right = logits.argmax(1) == my_label;
     const auto count = static_cast<double>(right.numel());
     sums = torch::tensor(
         {loss.item<double>() * count, right.sum().item<double>(), count},
         torch::kDouble);
   }
-  // Means over all ranks, of the last step.
+  // Means of the last step over all ranks.
   world.data_parallel()->all_reduce(sums)->wait();
   const double accuracy = (sums[1] / sums[2]).item<double>();
   std::printf(

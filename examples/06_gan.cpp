@@ -19,7 +19,7 @@ torch::nn::Sequential make_net(int64_t inputs) {
   return net;
 }
 
-// Of logits that should say `is_real`.
+// The loss of logits that should say `is_real`.
 torch::Tensor loss_of(const torch::Tensor& logits, double is_real) {
   return torch::binary_cross_entropy_with_logits(
       logits, torch::full_like(logits, is_real));
@@ -53,7 +53,7 @@ int main() {
     discriminator_optimizer.step();
 
     // This backward goes through the discriminator, which does not learn from
-    // it: nothing of it is sent, and its gradients are dropped.
+    // it: nothing is sent, and its gradients are dropped.
     const auto guard = discriminator.no_sync();
     const auto loss = loss_of(discriminator->forward(fake), 1);
     loss.backward();

@@ -1,6 +1,6 @@
-// A recommender: embeddings of users and items whose gradients are sparse. Of
-// each table ranks exchange the rows of the step, and the optimizer touches
-// these alone.
+// A recommender: embeddings of users and items whose gradients are sparse.
+// Ranks exchange only the rows of each table that the step uses, and the
+// optimizer steps only these.
 //
 //   brigade run -n 2 -- build/release/examples/example_07_recommender
 #include <torch/nn.h>

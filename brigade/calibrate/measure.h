@@ -23,7 +23,7 @@ struct MeasureOptions {
   int64_t largest_message_bytes = int64_t{1} << 24;
 };
 
-// Throws CommError when the ranks do not meet.
+// Throws CommError if the ranks do not connect.
 planner::Measurements measure_machine(
     const LaunchEnvironment& environment,
     const MeasureOptions& options = {});

@@ -1,6 +1,6 @@
-// Agreement of a group's ranks on small values: are all equal, who is first,
-// what does rank 0 say. Values live on the CPU whatever device the group's
-// collectives run on.
+// Agreement of a group's ranks on small values: whether all are equal, which
+// rank is first, what rank 0 has. Values are on the CPU, whatever device the
+// group's collectives run on.
 //
 // Every function is collective and blocks until the value is on this host:
 // all ranks of the group call the same functions in the same order. Throws

@@ -1,4 +1,4 @@
-// What the file and the command line give, before it has types.
+// The values of the config file and the command line, before they have types.
 #pragma once
 
 #include <map>
@@ -16,7 +16,7 @@ struct GivenValue {
   nlohmann::json value;
   ValueOrigin origin = ValueOrigin::kDefault;
   std::string place;  // "examples/quickstart.json", "command line"
-  std::string text;   // of an override, as it was given
+  std::string text;   // of an override, as the user wrote it
 };
 using GivenValues = std::map<const ConfigKey*, GivenValue>;
 
@@ -28,7 +28,7 @@ std::optional<nlohmann::json> read_config_json(
     const std::string& source,
     std::vector<std::string>& problems);
 
-// The value as it was given: "99999999999999999999", where JSON has 1e+20.
+// The value as the user wrote it: "99999999999999999999", where JSON has 1e+20.
 std::string shown_value(const GivenValue& given);
 
 // "[config] /distributed/dpsize = 2 (command line): "

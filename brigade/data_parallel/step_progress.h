@@ -29,10 +29,10 @@ struct ParamStep {
   ShownGradient shown;
 
   // ---- used by its Handover
-  double given_scale = 1;  // what its sum was multiplied with to be given
+  double given_scale = 1;  // the factor of its sum when handed over
   // The next gradient is added to one that a user has made.
   bool has_users = false;
-  torch::Tensor reduced;  // SparseHandover: its sum, until it is given
+  torch::Tensor reduced;  // SparseHandover: its sum, until it is handed over
 };
 
 class StepProgress {

@@ -35,11 +35,11 @@ std::vector<ParallelDims> layouts_of(int ranks);
 // Writes what the check trains on into `folder`.
 void write_layout_check_data(const std::filesystem::path& folder);
 
-// Collective over the run's ranks, which meet at `store` (null for one rank):
-// each layout over that backend, on its device, against one rank on the CPU.
-// `folder` holds what write_layout_check_data() wrote. `on_result` is called
-// with each layout's result as it comes, on every rank. A CommError ends the
-// check: the ranks cannot meet any more.
+// Collective over the run's ranks, whose rendezvous is `store` (null for one
+// rank): each layout over that backend, on its device, against one rank on the
+// CPU. `folder` holds what write_layout_check_data() wrote. `on_result` is
+// called with each layout's result as it comes, on every rank. A CommError ends
+// the check: the ranks cannot connect again.
 std::vector<LayoutDifference> check_layouts(
     const LaunchEnvironment& environment,
     const StorePtr& store,

@@ -1,4 +1,4 @@
-// The file through which ranks of one machine meet.
+// The file of the rendezvous of ranks on one machine.
 #pragma once
 
 #include <filesystem>

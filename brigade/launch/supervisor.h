@@ -1,5 +1,5 @@
 // Starts N ranks of a program on this machine and stays with them to the end:
-//   * they meet through a file in a private folder, so no port is opened;
+//   * their rendezvous is a file in a private folder, so no port is opened;
 //   * SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 and SIGQUIT are passed on;
 //   * their output is merged by line, and never waited for: ranks whose output
 //     nobody reads wait, the supervisor goes on seeing failures and signals;

@@ -14,7 +14,8 @@
 
 namespace brigade {
 
-// What is compared of a run: dotted names with values.
+// The values of a run that are compared, by dotted names: those that give it
+// its meaning, and those that only change its further trajectory (course).
 struct RunFacts {
   std::map<std::string, nlohmann::json> meaning;
   std::map<std::string, nlohmann::json> course;

@@ -28,16 +28,16 @@ class StreamingDecoder {
  private:
   const Tokenizer& tokenizer_;
   const DecodeOptions options_;
-  // Tokens of which all text but an incomplete end was given out, kept because
-  // a token's text depends on those before it (a leading space is dropped only
-  // at the beginning).
+  // Tokens whose text was returned except an incomplete end, kept because a
+  // token's text depends on those before it (a leading space is dropped only at
+  // the beginning).
   std::vector<int32_t> context_;
   std::vector<int32_t> pending_;
-  // Bytes of the text of context_ and pending_ that were given out.
+  // Bytes of the text of context_ and pending_ that were returned.
   size_t given_ = 0;
 
   std::string decode_all() const;
-  // whole[given_, end), which is given out with that.
+  // Returns whole[given_, end), and notes that it was returned.
   std::string give(const std::string& whole, size_t end);
 };
 

@@ -15,8 +15,7 @@ namespace brigade {
 
 class RecordedRun : public RunObserver {
  public:
-  // `inner` may be null. `origins`: of the config's values that were given, by
-  // key.
+  // `inner` may be null. `origins`: where the config's values are from, by key.
   RecordedRun(
       RunObserver* inner,
       const LaunchEnvironment& environment,

@@ -52,8 +52,7 @@ StartFacts facts_of(
       {"the kind of device it trains on",
        config.trains_on_gpus() ? "GPU" : "CPU",
        "set the same distributed.use_cpu on every host, and use a build with "
-       "CUDA "
-       "on all of them or on none"},
+       "CUDA on all of them or on none"},
       {"the program's version",
        version(),
        "install the same version on every host"},

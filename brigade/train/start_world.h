@@ -14,7 +14,7 @@
 namespace brigade {
 
 struct WorldStart {
-  // Where the ranks meet; null: at the store that the environment names.
+  // The store of the rendezvous; null: the one that the environment names.
   StorePtr store;
   // Records this rank's operations; null: they are not recorded.
   FlightRecorderPtr flight_recorder;

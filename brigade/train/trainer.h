@@ -33,14 +33,14 @@ struct TrainingOptions {
   // How long the launcher waits between SIGTERM and SIGKILL; the run says when
   // a save takes longer. std::nullopt: not known.
   std::optional<KillGrace> kill_grace;
-  // Where the config's given values are from, by key: "file", "command line".
-  // Goes into events.jsonl.
+  // Where the config's values are from, by key: "file", "command line". Goes
+  // into events.jsonl.
   std::map<std::string, std::string> origins;
   // Called on the reporting rank; null: nothing is reported beyond
   // metrics.jsonl. Must live as long as the run.
   RunObserver* observer = nullptr;
-  // Where the ranks meet; null: at the store that the environment names. Ranks
-  // that are threads of one process share one.
+  // The store of the rendezvous; null: the one that the environment names.
+  // Ranks that are threads of one process share one.
   StorePtr store;
 };
 
