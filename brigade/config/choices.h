@@ -22,8 +22,8 @@ inline constexpr std::array kChoices<WeightInit>{
     Choice{WeightInit::kRandom, "random"},
     Choice{WeightInit::kPretrained, "pretrained"}};
 
-// distributed.grad_wire: gradient compression; the last two with error
-// feedback.
+// distributed.grad_wire: gradient compression; with error feedback in the last
+// two.
 enum class GradWire { kFp32, kBf16, kFp16, kInt8, kPowerSgd };
 template <>
 inline constexpr std::array kChoices<GradWire>{

@@ -55,7 +55,7 @@ class StateOfBuckets {
     std::shared_ptr<State> state;
   };
   std::mutex mutex_;
-  // By where the bucket lies.
+  // By the storage and offset of the bucket.
   std::map<std::pair<const c10::StorageImpl*, int64_t>, Entry> entries_;
 };
 

@@ -22,7 +22,7 @@ struct RoundedBucket : KeptOfBucket {
     sum_over(communicator);
   }
 
-  // After regroup() over other ranks than before; errors are this rank's.
+  // Follows regroup() to other ranks; the errors are this rank's own and stay.
   void sum_over(Communicator& communicator) {
     if (group == &communicator && ranks == communicator.size())
       return;
