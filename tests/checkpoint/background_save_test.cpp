@@ -93,7 +93,7 @@ TEST_F(BackgroundSaveRanks, WaitBringsAllRanksTheSameOutcome) {
 }
 
 // The cause, with its rank, on every rank: not "another rank failed".
-TEST_F(BackgroundSaveRanks, EveryRankIsToldWhichOneCouldNotWriteAndWhy) {
+TEST_F(BackgroundSaveRanks, EveryRankLearnsWhichOneCouldNotWriteAndWhy) {
   testing::run_ranks_with_store(2, [&](int rank, const StorePtr& store) {
     const fs::path directory = folder_ / "4";
     CheckpointToSave checkpoint = row_of(torch::ones({2, 8}), rank, 2);

@@ -137,7 +137,7 @@ TEST_F(ExportTest, LargeModelsAreSplitWithAnIndex) {
   expect_same_weights(request_.out);
 }
 
-TEST_F(ExportTest, ThroughACheckpointWithoutAStepNoByteChanges) {
+TEST_F(ExportTest, KeepsEveryByteThroughACheckpointWithoutAStep) {
   CheckpointToSave saved;
   saved.manifest.model = request_.config;
   saved.manifest.dtype = "bfloat16";

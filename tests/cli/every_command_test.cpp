@@ -311,7 +311,7 @@ TEST_F(EveryCommand, ANameOfAFileIsNotEmpty) {
 }
 
 // As input 4, in a config 2, as an output 6.
-TEST_F(EveryCommand, ALoopOfLinksIsNamedByAllAlike) {
+TEST_F(EveryCommand, NamesALoopOfLinks) {
   fs::create_symlink("loop", folder_ / "loop");
   fs::create_directory(folder_ / "model");
   fs::create_symlink("config.json", folder_ / "model" / "config.json");
@@ -354,7 +354,7 @@ TEST_F(EveryCommand, APipeInPlaceOfAFileIsNamedAndNotWaitedFor) {
   }
 }
 
-TEST_F(EveryCommand, StandardInputThatIsClosedIsSaid) {
+TEST_F(EveryCommand, RefusesStandardInputThatIsClosedOrGivenTwice) {
   EXPECT_EQ(run("prepare -t bytes -o {T}/x -i -", "<&-"), 4);
   EXPECT_THAT(err(), HasSubstr("standard input is closed"));
   EXPECT_EQ(run("prepare -t bytes -o {T}/x -i - -i /dev/stdin"), 2);

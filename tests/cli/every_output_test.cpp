@@ -118,7 +118,7 @@ TEST_F(EveryCommand, MessagesThatNobodyCanReadChangeNothing) {
 }
 
 // What they read is missing: they would say so if they read it first.
-TEST_F(EveryCommand, AnOutputThatCannotBeWrittenIsSaidBeforeTheWork) {
+TEST_F(EveryCommand, AnOutputThatCannotBeWrittenIsReportedBeforeTheWork) {
   const std::vector<std::string> outputs = {
       "evaluate --run {D}/no --task {D}/no --scores {D}/no/x",
       "export --run {D}/no --out {D}/text.txt/x",

@@ -168,7 +168,7 @@ TEST_F(ForeignFiles, ATokenizerMayHaveMoreTokensThanTheModelHasRows) {
 }
 
 // As in transformers; in training a test of the config's warnings shows it.
-TEST_F(ForeignFiles, AFactorOfRopeWithoutItsTypeMeansNothingAndIsSaid) {
+TEST_F(ForeignFiles, ARopeFactorWithoutATypeIsIgnoredWithAWarning) {
   json config = config_of(kTokens);
   write_model("plain", config, character_tokenizer({}));
   config["rope_scaling"] = {{"factor", 2.0}, {"rope_type", nullptr}};
@@ -183,7 +183,7 @@ TEST_F(ForeignFiles, AFactorOfRopeWithoutItsTypeMeansNothingAndIsSaid) {
   EXPECT_THAT(err(), HasSubstr("rope_scaling has a factor but no rope_type"));
 }
 
-TEST_F(ForeignFiles, ByteOrderMarksAndBytesThatAreNoUtf8AreTreatedAlike) {
+TEST_F(ForeignFiles, DropsByteOrderMarksAndRefusesInvalidUtf8) {
   write_model("m", config_of(kTokens), character_tokenizer({}));
   const std::string model = (folder_ / "m").string();
   const std::string text = "the cat sat.";

@@ -80,7 +80,7 @@ TEST_P(AllToAllSingle, EveryRowArrivesOnceAtItsRank) {
   });
 }
 
-TEST_P(AllToAllSingle, TheSplitsSwappedBringEveryRowBack) {
+TEST_P(AllToAllSingle, SwappedSplitsBringEveryRowBack) {
   const auto [size, dtype] = GetParam();
   run_ranks(size, [size = size, dtype = dtype](const CommunicatorPtr& world) {
     const auto there = splits_of(world->rank(), size);
@@ -170,7 +170,7 @@ TEST(AllToAllSingle, SplitsThatDoNotFitEachOtherFailOnAllRanksByName) {
   });
 }
 
-TEST(AllToAllSingle, WithoutTheCheckMessagesOfOtherSizesAreNotTaken) {
+TEST(AllToAllSingle, RefusesMessagesOfOtherSizesWithoutTheCheck) {
   run_ranks(
       2,
       [](const CommunicatorPtr& world) {

@@ -128,7 +128,7 @@ TEST_P(SumsInChunks, HaveTheBitsOfTheirOwnersAdditions) {
 }
 
 // Rows that all ranks have: summed as the whole matrix.
-TEST_P(SumsInChunks, OfFullMatricesHaveTheSameBits) {
+TEST_P(SumsInChunks, HaveTheSameBitsForFullMatrices) {
   const auto [size, numel] = GetParam();
   const int64_t rows = numel / 2;
   std::vector<Tensor> values;
@@ -158,7 +158,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 // 256 + 1 + 1 + 1: bf16 additions one by one would stay at 256. The blocks of
 // the sum have 4,096 elements.
-TEST(Chunks, OfBfloat16AreSummedInFloat32AndRoundedOnce) {
+TEST(Chunks, Bfloat16IsSummedInFloat32AndRoundedOnce) {
   constexpr int64_t kChunk = 5000;
   run_ranks(4, [](const CommunicatorPtr& world) {
     const Tensor mine = torch::full(
@@ -171,7 +171,7 @@ TEST(Chunks, OfBfloat16AreSummedInFloat32AndRoundedOnce) {
 
 // Gradients' buckets are launched one after another and waited for together:
 // then each must not have kept what it received.
-TEST(Chunks, ThatWereReceivedAreGoneBeforeAnybodyWaits) {
+TEST(Chunks, AreFreedBeforeAnybodyWaits) {
   constexpr int64_t kNumel = 4 << 20;
   constexpr int kBuckets = 96;
   run_ranks(2, [](const CommunicatorPtr& world) {
@@ -198,7 +198,7 @@ TEST(Chunks, ThatWereReceivedAreGoneBeforeAnybodyWaits) {
   });
 }
 
-TEST(Messages, OfUsersAndOfCollectivesAreToldApart) {
+TEST(Messages, UsersMessagesDoNotMixWithThoseOfCollectives) {
   run_ranks(2, [](const CommunicatorPtr& world) {
     const int other = 1 - world->rank();
     const auto of = [](int rank, float value) {
@@ -225,7 +225,7 @@ TEST(Messages, OfUsersAndOfCollectivesAreToldApart) {
 }
 
 // Each way has its connection; within one, messages keep their order.
-TEST(Messages, OfOneTagArriveInOrderBothWaysAtOnce) {
+TEST(Messages, ArriveInOrderBothWaysUnderOneTag) {
   run_ranks(3, [](const CommunicatorPtr& world) {
     constexpr int kCount = 8;
     constexpr int64_t kNumel = 100'000;

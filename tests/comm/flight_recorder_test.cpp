@@ -27,7 +27,7 @@ CommunicatorOptions recorded_by(const FlightRecorderPtr& recorder) {
   return options;
 }
 
-TEST(FlightRecorderTest, CollectivesAreNumberedAlikeInEveryGroup) {
+TEST(FlightRecorderTest, EveryGroupNumbersItsCollectivesFromZero) {
   const ParallelDims dims{.dp = 2, .tp = 2, .pp = 1, .cp = 1};
   std::vector<FlightRecording> recordings(4);
   testing::run_ranks_with_store(4, [&](int rank, const StorePtr& store) {

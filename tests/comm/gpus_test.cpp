@@ -43,7 +43,7 @@ TEST(Gpus, SaysWhyThereAreNone) {
 }
 
 // On a machine without one, in any build.
-TEST(Gpus, AreMissingForAReasonOrThere) {
+TEST(Gpus, AreThereOrMissingForAReason) {
   const Gpus gpus = find_gpus();
   EXPECT_EQ(gpus.count == 0, !gpus.missing.empty()) << gpus.missing;
   EXPECT_EQ(reserved_gpu_memory_gb(torch::kCPU), 0);

@@ -234,7 +234,7 @@ TEST(SumsByHost, AreNotAskedOfGroupsInsideOneHost) {
   });
 }
 
-TEST(SumsByHost, ThatCannotBeAreRefusedWhereTheyMustBe) {
+TEST(SumsByHost, AreRefusedWhereRequiredButImpossible) {
   run_ranks_with_store(2, [&](int rank, const StorePtr& store) {
     try {
       const ProcessMesh mesh(

@@ -205,7 +205,7 @@ void for_each_operation(
     threads.emplace_back([&] { body(operation); });
 }
 
-TEST(LostRank, ThatHasLeftIsNamedAtOnce) {
+TEST(LostRank, IsNamedAtOnceAfterItHasLeft) {
   for_each_operation([](const Operation& operation) {
     run_without_last(
         Way::kLeaves,
@@ -215,7 +215,7 @@ TEST(LostRank, ThatHasLeftIsNamedAtOnce) {
   });
 }
 
-TEST(LostRank, ThatLeavesWhileItIsWaitedForIsNamedAtOnce) {
+TEST(LostRank, IsNamedAtOnceWhenItLeavesWhileOthersWait) {
   for_each_operation([](const Operation& operation) {
     std::latch are_launched(operation.ranks - 1);
     run_ranks(
@@ -234,7 +234,7 @@ TEST(LostRank, ThatLeavesWhileItIsWaitedForIsNamedAtOnce) {
   });
 }
 
-TEST(LostRank, ThatStallsIsNamedAfterTheTimeout) {
+TEST(LostRank, IsNamedAfterTheTimeoutWhenItStalls) {
   for_each_operation([](const Operation& operation) {
     run_without_last(
         Way::kStalls,
@@ -423,7 +423,7 @@ void lose_last_rank(int rank, const StorePtr& store) try {
   ADD_FAILURE() << "rank " << rank << ": " << error.what();
 }
 
-TEST(LostRank, ThatDiesWithMessagesUnderWayIsNamed) {
+TEST(LostRank, IsNamedWhenItDiesWithMessagesUnderWay) {
   const testing::RunsFolder folder;
   const auto file = folder / "store";
   testing::StartedProgram last_rank(

@@ -217,7 +217,7 @@ TEST(RoundedSum, SumsOfAllStepsAndTheErrorsLeftAreWhatWasGiven) {
 }
 
 // What tensor parallel ranks hold alike lies beside parts that differ.
-TEST(RoundedSum, ARangeIsRoundedAlikeWhateverLiesBesideIt) {
+TEST(RoundedSum, ARangesRoundingDoesNotDependOnItsNeighbours) {
   run_ranks(2, [](const CommunicatorPtr& world) {
     Tensor with[2];
     for (int other = 0; other < 2; ++other) {

@@ -41,7 +41,7 @@ struct Case {
 
 class Rows : public ::testing::TestWithParam<Case> {};
 
-TEST_P(Rows, AreSummedAsTheWholeMatrixIsAndAlikeOnAllRanks) {
+TEST_P(Rows, SumsMatchTheWholeMatrixAndAreEqualOnAllRanks) {
   const Case c = GetParam();
   Tensor expected = torch::zeros({c.rows, kColumns}, c.dtype);
   for (int rank = 0; rank < c.ranks; ++rank)
@@ -88,7 +88,7 @@ INSTANTIATE_TEST_SUITE_P(
           c.ranks);
     });
 
-TEST(Rows, ThatAreZeroStayAtHome) {
+TEST(Rows, ZerosAreNotSent) {
   constexpr int64_t kRows = 300;
   run_ranks(3, [](const CommunicatorPtr& world) {
     Tensor matrix = torch::zeros({kRows, kColumns});
@@ -113,7 +113,7 @@ TEST(Rows, ThatAreZeroStayAtHome) {
   });
 }
 
-TEST(Rows, ThatAreNotNumbersTravel) {
+TEST(Rows, NansAreSent) {
   run_ranks(2, [](const CommunicatorPtr& world) {
     Tensor matrix = torch::zeros({100, kColumns});
     if (world->rank() == 1)
@@ -124,7 +124,7 @@ TEST(Rows, ThatAreNotNumbersTravel) {
   });
 }
 
-TEST(Rows, OfOneRankStay) {
+TEST(Rows, AreUnchangedInAGroupOfOneRank) {
   const auto self = make_self_communicator({});
   const Tensor matrix = rows_of(0, 20, 3, torch::kFloat);
   Tensor sum = matrix.clone();

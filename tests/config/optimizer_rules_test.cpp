@@ -43,7 +43,7 @@ std::vector<std::string> problems_with(
   return {};
 }
 
-TEST(OptimizerRules, MomentsThatAnOptimizerHasNotAreRefused) {
+TEST(OptimizerRules, RefusesMomentsThatAnOptimizerDoesNotKeep) {
   const std::string int8 = "training.optimizer_state_dtype=int8";
   const std::string sgd = "training.optimizer=sgd";
   EXPECT_THAT(problems_with({int8}), IsEmpty());

@@ -535,7 +535,7 @@ TEST(TrainConfig, EachBadOverrideSaysPlaceValueAndRemedy) {
   }
 }
 
-TEST(TrainConfig, AllProblemsAreToldAtOnceEachWithItsPlace) {
+TEST(TrainConfig, AllProblemsAreReportedAtOnceEachWithItsPlace) {
   json file = minimal();
   file["training"]["sead"] = 3;
   file["training"]["grad_clip"] = "none";

@@ -202,7 +202,7 @@ TEST(RingAttention, ServesBidirectionalModels) {
   check_case({.ring = 3, .tokens = 18, .causal = false});
 }
 
-TEST(RingAttention, OfOneRankIsAttentionBitForBit) {
+TEST(RingAttention, EqualsAttentionBitForBitOnOneRank) {
   for (auto dtype : {torch::kFloat, torch::kBFloat16}) {
     const Case c{.tokens = 7, .dtype = dtype};
     const Whole whole = make_whole(c);
@@ -297,7 +297,7 @@ TEST(RingAttention, SendsKvHeadsUnexpandedAllInTheirOwnDtype) {
   });
 }
 
-TEST(RingAttention, OfTwoRanksSendsNoKeysInBackward) {
+TEST(RingAttention, SendsNoKeysInBackwardOnTwoRanks) {
   const Case c{.ring = 2, .dtype = torch::kBFloat16};
   const Whole whole = make_whole(c);
   const int64_t token_numel = 2 * kBatch * c.kv_heads * c.head_dim;

@@ -357,7 +357,7 @@ TEST_F(PrepareTest, NoPartThatIsThereIsReplacedUnlessToldSo) {
 }
 
 // alpaca.json may be data, and is the name of a dataset's description.
-TEST_F(PrepareTest, WhatIsOfNoDatasetIsNeverReplaced) {
+TEST_F(PrepareTest, NeverReplacesFilesThatAreNoDatasets) {
   auto prepare_options = options(write("a.txt", "ab"));
   using Existing = PrepareOptions::Existing;
   const auto message = [&](Existing existing) {
@@ -487,7 +487,7 @@ pid_t start(const Child& child) {
   return pid;
 }
 
-TEST_F(PrepareTest, KilledHalfwayItLeavesNothingThatOpensAndStartsOver) {
+TEST_F(PrepareTest, LeavesNothingThatOpensWhenKilledAndStartsOver) {
   // A pipe that is never closed: prepare is certainly in the middle.
   const std::filesystem::path pipe = folder_ / "a.txt";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);

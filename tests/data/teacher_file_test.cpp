@@ -95,7 +95,7 @@ class TeacherFileTest : public DataTest {
   }
 };
 
-TEST_F(TeacherFileTest, SaysOfEachTargetOfAWindowWhatTheTeacherSaid) {
+TEST_F(TeacherFileTest, GivesTheTeachersPredictionsForEachTarget) {
   write_teacher(3);
   const TeacherFile file(path());
   EXPECT_EQ(file.info().k, 2);
@@ -115,7 +115,7 @@ TEST_F(TeacherFileTest, SaysOfEachTargetOfAWindowWhatTheTeacherSaid) {
       window.teacher.log_probs, ElementsAre(-1, -2, -1.25, -2.5, -1.5, -3));
 }
 
-TEST_F(TeacherFileTest, OfPackedDocumentsPaddingHasZeros) {
+TEST_F(TeacherFileTest, PaddingOfPackedDocumentsHasZeros) {
   write_teacher(0);
   TrainingDataOptions packed = options();
   packed.seq_length = 8;

@@ -139,7 +139,7 @@ TEST_F(TextTokensTest, AreMadeByOneOfManyAndByAnotherWhenThatOneEnds) {
   expect_equal(*other.dataset, *one.dataset);
 }
 
-TEST_F(TextTokensTest, OfOtherTextAreOthers) {
+TEST_F(TextTokensTest, DifferForOtherTextOrOptions) {
   const uint64_t before = open()->wait_for_all().dataset->num_tokens();
   write("in/c.txt", "more");
   EXPECT_EQ(open()->wait_for_all().dataset->num_tokens(), before + 5);
@@ -223,7 +223,7 @@ TEST_F(TextTokensTest, WrongTextIsNamedToEveryReader) {
 }
 
 // Every state of files that grow gives the windows and documents of the whole.
-TEST_F(TextTokensTest, OfFilesThatGrowKeepTheirDocuments) {
+TEST_F(TextTokensTest, KeepTheirDocumentsWhileFilesGrow) {
   const std::vector<uint64_t> ends = {3, 4, 9};
   for (uint64_t tokens = 1; tokens <= 9; ++tokens) {
     // The ends are written first: those of tokens that are not there yet.

@@ -54,7 +54,7 @@ void expect_gradients(TwoParamsModel& model, double a, double b) {
   }
 }
 
-TEST_P(AddingBackwards, OfOneStepAddUp) {
+TEST_P(AddingBackwards, AddUpWithinAStep) {
   on_ranks([](TwoParamsModel& model, double factor, double mean) {
     for (const double x : {1.0, 2.0, 4.0})
       model.forward(x * factor).backward();
@@ -62,7 +62,7 @@ TEST_P(AddingBackwards, OfOneStepAddUp) {
   });
 }
 
-TEST_P(AddingBackwards, OfOneStepAddUpWhereABackwardBetweenThemThrew) {
+TEST_P(AddingBackwards, AddUpWhereABackwardBetweenThemThrew) {
   on_ranks([](TwoParamsModel& model, double factor, double mean) {
     model.forward(1 * factor).backward();
     bool throws = true;
@@ -77,7 +77,7 @@ TEST_P(AddingBackwards, OfOneStepAddUpWhereABackwardBetweenThemThrew) {
   });
 }
 
-TEST_P(AddingBackwards, AfterAStepBeginAnew) {
+TEST_P(AddingBackwards, StartFromZeroAfterAStep) {
   for (const double lr : {0.0, 0.125}) {
     on_ranks([&](TwoParamsModel& model, double factor, double mean) {
       for (const double x : {1.0, 2.0, 4.0}) {
@@ -89,7 +89,7 @@ TEST_P(AddingBackwards, AfterAStepBeginAnew) {
   }
 }
 
-TEST_P(AddingBackwards, UnderNoSyncInBetweenAddUpToo) {
+TEST_P(AddingBackwards, AddUpWithOneUnderNoSyncInBetween) {
   on_ranks([](TwoParamsModel& model, double factor, double mean) {
     model.forward(1 * factor).backward();
     {
@@ -117,7 +117,7 @@ TEST_P(AddingBackwards, AreDroppedByZeroGrad) {
 }
 
 // Each part of the graph has a backward of its own, twice.
-TEST_P(AddingBackwards, OfPartsOfTheGraphAddUp) {
+TEST_P(AddingBackwards, AddUpOverPartsOfTheGraph) {
   on_ranks([](TwoParamsModel& model, double factor, double mean) {
     for (const double x : {1.0, 2.0}) {
       model.forward(x * factor, Uses::kA).backward();
@@ -179,7 +179,7 @@ TEST_P(AddingBackwards, AreLeftAloneByGradientsOfOtherLosses) {
   });
 }
 
-TEST_P(AddingBackwards, OfAnExplicitFinishBeginAnewAfterAStep) {
+TEST_P(AddingBackwards, StartFromZeroAfterAStepWithExplicitFinish) {
   run_ranks(2, [&](const CommunicatorPtr& world) {
     GradSyncOptions options = GetParam().options();
     options.finish = FinishMode::kExplicit;
@@ -223,7 +223,7 @@ TEST(AddingBackwards, CountTheRanksWhoseLossReachesNothing) {
   });
 }
 
-TEST(AddingBackwards, OfRanksWithDataAloneAddUp) {
+TEST(AddingBackwards, AddUpOverTheRanksWithData) {
   for (const auto handover :
        {GradHandover::kParamDtype, GradHandover::kMainGrad}) {
     for (const auto divisor :
@@ -249,7 +249,7 @@ TEST(AddingBackwards, OfRanksWithDataAloneAddUp) {
   }
 }
 
-TEST(AddingBackwards, OfSparseGradientsAddUp) {
+TEST(AddingBackwards, AddUpSparseGradients) {
   run_ranks(2, [](const CommunicatorPtr& world) {
     for (const auto reduction : {Reduction::kMean, Reduction::kSum}) {
       DataParallel<torch::nn::Embedding> table(
@@ -291,7 +291,7 @@ TEST(AddingBackwards, TrainAsInTheLoopOfAGan) {
 }
 
 // By a kernel that no observer sees, weights that were kept by AdamW.
-TEST(AddingBackwards, ToGradientsThatAnOptimizerKeptAreRefused) {
+TEST(AddingBackwards, AreRefusedOnGradientsThatAnOptimizerKept) {
   run_ranks(2, [&](const CommunicatorPtr& world) {
     TwoParamsModel model = wrap_two_params({}, world);
     AdamW optimizer = make_adamw(model.sync(), 0.0);
@@ -308,7 +308,7 @@ TEST(AddingBackwards, ToGradientsThatAnOptimizerKeptAreRefused) {
   });
 }
 
-TEST(NoSync, OfTheLastMicroBatchInsideOfAnotherLaunchesNothing) {
+TEST(NoSync, HoldsForTheLastMicroBatchOfAnInnerGuard) {
   TwoParamsModel model = wrap_two_params({}, testing::make_world_of_one());
   const auto outer = model.no_sync();
   {

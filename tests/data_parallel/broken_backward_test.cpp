@@ -84,7 +84,7 @@ TEST_P(BrokenBackward, IsRefusedByTheNextWithoutReset) {
   });
 }
 
-TEST_P(BrokenBackward, UnderNoSyncLeavesWhatZeroGradDrops) {
+TEST_P(BrokenBackward, LeavesWhatZeroGradDropsUnderNoSync) {
   if (divides_gradients(GetParam().sharding))
     return;  // every micro-batch is reduced: refused as above
   run_ranks(2, [](const CommunicatorPtr& world) {

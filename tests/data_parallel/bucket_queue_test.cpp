@@ -72,7 +72,7 @@ TEST(BucketQueue, AFullBucketWaitsForThoseBeforeIt) {
   EXPECT_EQ(of.queue->wait().size(), 3);
 }
 
-TEST(BucketQueue, OfDividedGradientsTwoBucketsAreUnderWayAtMost) {
+TEST(BucketQueue, HasAtMostTwoBucketsUnderWayWithDividedGradients) {
   QueuedBuckets of(4, Sharding::kGradients);
   for (int param = 3; param >= 0; --param)
     of.queue->mark_ready(param);

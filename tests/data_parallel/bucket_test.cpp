@@ -131,7 +131,7 @@ TEST(Bucket, CountsTheBytesThatItsHookSays) {
   EXPECT_EQ(bytes_with({}), 64 * 4);
 }
 
-TEST(Bucket, FilledByOneThreadIsWaitedForByAnother) {
+TEST(Bucket, OneThreadFillsItAndAnotherWaits) {
   const auto world = make_world_of_one();
   const auto work = std::make_shared<HeldWork>();
   Bucket bucket = make_bucket();
@@ -150,7 +150,7 @@ TEST(Bucket, FilledByOneThreadIsWaitedForByAnother) {
   EXPECT_EQ(bucket.state(), BucketState::kReduced);
 }
 
-TEST(Bucket, OfAShadowingRankIsLaunchedWithoutGradients) {
+TEST(Bucket, IsLaunchedAsIsOnAShadowingRank) {
   const auto world = make_world_of_one();
   const auto work = std::make_shared<HeldWork>();
   work->end();

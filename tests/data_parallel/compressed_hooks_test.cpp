@@ -63,7 +63,7 @@ GradSyncOptions with_hook(BucketHook hook) {
   return options;
 }
 
-TEST(Int8Hook, SumsWithinItsRoundingAndAlikeOnAllRanks) {
+TEST(Int8Hook, SumsWithinItsRoundingAndEquallyOnAllRanks) {
   run_ranks(3, [](const CommunicatorPtr& world) {
     Weights weights;
     BucketedGradSync sync(weights.named(), world, with_hook(int8_hook()));

@@ -68,7 +68,7 @@ class ZeroGrad
           std::tuple<GradSyncAlgorithm, GradHandover, torch::Dtype>> {};
 
 // 100 accumulated, dropped, then 1: the step's gradient is 1.
-TEST_P(ZeroGrad, BetweenMicroBatchesDropsWhatWasAccumulated) {
+TEST_P(ZeroGrad, DropsWhatWasAccumulatedBetweenMicroBatches) {
   const auto [sync, handover, dtype] = GetParam();
   for (const double dropped :
        {100.0, std::numeric_limits<double>::quiet_NaN()}) {
@@ -100,7 +100,7 @@ TEST_P(ZeroGrad, BetweenMicroBatchesDropsWhatWasAccumulated) {
 }
 
 // Dropped, and the last micro-batch does not reach it.
-TEST_P(ZeroGrad, BeforeALastMicroBatchThatDoesNotReachItLeavesZero) {
+TEST_P(ZeroGrad, LeavesZeroWhereTheLastMicroBatchDoesNotReachIt) {
   const auto [sync, handover, dtype] = GetParam();
   auto w = leaf(2, 1, dtype);
   auto other = leaf(2, 1, dtype);
@@ -204,7 +204,7 @@ TEST(Join, EveryRankEndsWithTheModelOfTheLastToJoin) {
 }
 
 // Ranks that have joined run no forward, whose collectives would meet others.
-TEST(Join, WithACollectiveForwardIsRefused) {
+TEST(Join, IsRefusedForAForwardWithCollectives) {
   run_ranks(2, [](CommunicatorPtr world) {
     DataParallel with_buffers(
         std::make_shared<Weight>(), world, {}, {.broadcast_buffers = true});
@@ -258,7 +258,7 @@ TEST(Join, MayThrowOnEveryRankOnceSomeHaveNoData) {
   });
 }
 
-TEST(Join, InTheMiddleOfAnAccumulationCountsWhatWasAccumulated) {
+TEST(Join, CountsWhatWasAccumulatedBeforeIt) {
   for (const GradHandover handover : kHandovers) {
     run_ranks(2, [&](CommunicatorPtr world) {
       GradSyncOptions options;
@@ -280,7 +280,7 @@ TEST(Join, InTheMiddleOfAnAccumulationCountsWhatWasAccumulated) {
   }
 }
 
-TEST(Join, WithOptionsThatDifferIsAnErrorOnEveryRank) {
+TEST(Join, DifferentOptionsAreAnErrorOnEveryRank) {
   run_ranks(2, [](CommunicatorPtr world) {
     DataParallel model(std::make_shared<Weight>(), world);
     EXPECT_THAT(
@@ -296,7 +296,7 @@ TEST(Join, WithOptionsThatDifferIsAnErrorOnEveryRank) {
   });
 }
 
-TEST(Join, WithoutAllowingUnevenInputsIsRefused) {
+TEST(Join, IsRefusedWithoutAllowingUnevenInputs) {
   DataParallel model(std::make_shared<Weight>(), make_world_of_one());
   EXPECT_THAT(
       message_of<ConfigError>([&] { model.join(); }),
@@ -343,7 +343,7 @@ std::string difference(
   return messages[0];
 }
 
-TEST(Alike, FrozenParametersOrderStridesAndDtypesAreNamed) {
+TEST(RankDifferences, FrozenParametersOrderStridesAndDtypesAreNamed) {
   const auto of_params = [](const auto& make) {
     return difference(
         [&](int rank) { return std::pair(make(rank), GradSyncOptions{}); });
@@ -390,7 +390,7 @@ TEST(Alike, FrozenParametersOrderStridesAndDtypesAreNamed) {
       HasSubstr("rank 1 has 'a: [2] Double'"));
 }
 
-TEST(Alike, OptionsThatShapeTheCollectivesAreNamed) {
+TEST(RankDifferences, OptionsThatShapeTheCollectivesAreNamed) {
   const auto of_options = [](const std::function<void(GradSyncOptions&)>& set) {
     return difference([&](int rank) {
       GradSyncOptions options;
@@ -434,7 +434,7 @@ TEST(Alike, OptionsThatShapeTheCollectivesAreNamed) {
       HasSubstr("'hook: function "));
 }
 
-TEST(Alike, OptionsAndBuffersOfTheWrapperAreNamed) {
+TEST(RankDifferences, OptionsAndBuffersOfTheWrapperAreNamed) {
   const auto of_wraps = [](const std::function<void(WrapOptions&)>& set,
                            const torch::Tensor& buffer_of_rank_1 = {}) {
     std::vector<std::string> messages(2);
@@ -473,7 +473,7 @@ TEST(Alike, OptionsAndBuffersOfTheWrapperAreNamed) {
 }
 
 // A rank that cannot wrap does not leave the others waiting.
-TEST(Alike, AProblemOfOneRankIsAnErrorOnEveryRank) {
+TEST(RankDifferences, AProblemOfOneRankIsAnErrorOnEveryRank) {
   run_ranks(2, [](CommunicatorPtr world) {
     auto a = leaf(2, 1);
     a.set_requires_grad(world->rank() == 0);
@@ -490,7 +490,7 @@ TEST(Alike, AProblemOfOneRankIsAnErrorOnEveryRank) {
 // ---- micro-batches by index
 
 // With copies of the elements, as `for (auto batch : batches)` makes them.
-TEST(AccumulateUntilLast, ByIndexReducesTheLast) {
+TEST(AccumulateUntilLast, ReducesTheLastByIndex) {
   run_ranks(2, [](CommunicatorPtr world) {
     DataParallel model(std::make_shared<Weight>(), world);
     const std::vector<double> batches{1, 2, 3};
@@ -509,7 +509,7 @@ TEST(AccumulateUntilLast, ByIndexReducesTheLast) {
 
 // ---- finish() under no_sync()
 
-TEST(Finish, UnderNoSyncIsRefusedAndLosesNothing) {
+TEST(Finish, IsRefusedUnderNoSyncAndLosesNothing) {
   run_ranks(2, [&](CommunicatorPtr world) {
     GradSyncOptions options;
     options.finish = FinishMode::kExplicit;
@@ -589,7 +589,7 @@ TEST(ObservedOrder, OwnedParametersMadeBeforeTheFirstStepSayThatTheyAreStale) {
 
 // ---- steps that change nothing
 
-TEST(Steps, ThatChangeNothingAreNoError) {
+TEST(Steps, MayChangeNothing) {
   run_ranks(2, [](CommunicatorPtr world) {
     {  // a warm-up that begins at 0
       DataParallel model(std::make_shared<Weight>(), world);
@@ -621,7 +621,7 @@ TEST(Steps, ThatChangeNothingAreNoError) {
 }
 
 // Equal gradients one after the other, cleared in between.
-TEST(Steps, OfEqualMainGradsAreNoError) {
+TEST(Steps, MayHaveEqualMainGrads) {
   GradSyncOptions options;
   options.handover = GradHandover::kMainGrad;
   DataParallel model(std::make_shared<Weight>(), make_world_of_one(), options);
@@ -643,7 +643,7 @@ struct TwoParts : torch::nn::Module {
   torch::Tensor a, b;
 };
 
-TEST(Backwards, OfPartsOfTheGraphFinishOnceAllParametersAreReached) {
+TEST(Backwards, FinishOnceTheyHaveReachedAllParameters) {
   run_ranks(2, [&](CommunicatorPtr world) {
     DataParallel model(std::make_shared<TwoParts>(), world);
     const double factor = world->rank() + 1;
@@ -657,7 +657,7 @@ TEST(Backwards, OfPartsOfTheGraphFinishOnceAllParametersAreReached) {
   });
 }
 
-TEST(Backwards, ThatNeverReachAParameterNameItInTheNextStep) {
+TEST(Backwards, NameAParameterTheyNeverReachInTheNextStep) {
   DataParallel model(std::make_shared<TwoParts>(), make_world_of_one());
   model->a.sum().backward();
   EXPECT_THAT(
@@ -665,7 +665,7 @@ TEST(Backwards, ThatNeverReachAParameterNameItInTheNextStep) {
       HasSubstr("1 of 2 parameters got no gradient in this step: b"));
 }
 
-TEST(Backwards, ThatReachAParameterUnderNoSyncAloneAreFinishedByFinish) {
+TEST(Backwards, NeedFinishForAParameterReachedUnderNoSyncAlone) {
   DataParallel model(std::make_shared<TwoParts>(), make_world_of_one());
   const auto step = [&] {
     {
@@ -753,7 +753,7 @@ torch::Tensor recomputed_twice(DataParallel<std::shared_ptr<Weight>>& model) {
 }
 
 // The only parameter, in two blocks: refused, not lost.
-TEST(Backwards, ThatReachAParameterByTwoRecomputationsAreRefused) {
+TEST(Backwards, AreRefusedWhereTwoRecomputationsReachAParameter) {
   DataParallel model(std::make_shared<Weight>(), make_world_of_one());
   EXPECT_THAT(
       message_of<ConfigError>(
@@ -762,7 +762,7 @@ TEST(Backwards, ThatReachAParameterByTwoRecomputationsAreRefused) {
 }
 
 // An optimizer would find this rank's own gradients, not reduced.
-TEST(Backwards, ThatReachAParameterLessOftenThanInTheFirstStepAreNamed) {
+TEST(Backwards, NameAParameterReachedLessOftenThanInTheFirstStep) {
   GradSyncOptions options;
   options.reach = GraphReach::kAsInFirstStep;
   DataParallel model(
@@ -782,7 +782,7 @@ TEST(Backwards, ThatReachAParameterLessOftenThanInTheFirstStepAreNamed) {
           HasSubstr("gradients of w")));
 }
 
-TEST(Backwards, OfAGraphLikeTheFirstStepsMayReachAParameterSeveralTimes) {
+TEST(Backwards, MayReachAParameterSeveralTimesAsInTheFirstStep) {
   for (const GradSyncAlgorithm kind : kSyncs) {
     for (const GradHandover handover : kHandovers) {
       run_ranks(2, [&](CommunicatorPtr world) {
@@ -805,7 +805,7 @@ TEST(Backwards, OfAGraphLikeTheFirstStepsMayReachAParameterSeveralTimes) {
 }
 
 // A penalty on the norm of the gradient: a backward through a gradient.
-TEST(Backwards, OfAGradientPenaltyWork) {
+TEST(Backwards, ServeAGradientPenalty) {
   run_ranks(2, [](CommunicatorPtr world) {
     DataParallel model(std::make_shared<Weight>(torch::kFloat, 2), world);
     auto x = torch::full({2}, world->rank() + 1.0).requires_grad_();
@@ -820,7 +820,7 @@ TEST(Backwards, OfAGradientPenaltyWork) {
 
 // ---- reset() after a lost peer
 
-TEST(Reset, AfterALostPeerLeavesASyncThatCanBeUsedAndDestroyed) {
+TEST(Reset, LeavesAUsableSyncAfterALostPeer) {
   run_ranks(
       2,
       [&](CommunicatorPtr world) {
@@ -862,7 +862,7 @@ TEST(MissingGradients, ARankWhoseLossReachesNothingTakesPartByFinish) {
   });
 }
 
-TEST(MissingGradients, OnEveryRankStayUndefinedAndAreNotDecayed) {
+TEST(MissingGradients, StayUndefinedAndUndecayedWhereNoRankHasThem) {
   for (const GradSyncAlgorithm kind : kSyncs) {
     run_ranks(2, [&](CommunicatorPtr world) {
       GradSyncOptions options;

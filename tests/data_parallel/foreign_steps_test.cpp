@@ -64,7 +64,7 @@ void expect_weights(TwoParamsModel& model, double a, double b) {
   EXPECT_TRUE((model->b == b).all().item<bool>()) << model->b;
 }
 
-TEST_P(ForeignSteps, OverTheModulesParametersAreRefused) {
+TEST_P(ForeignSteps, AreRefusedOverTheModulesParameters) {
   for (const Clear& clear : ways_to_clear()) {
     run_ranks(2, [&](const CommunicatorPtr& world) {
       TwoParamsModel model = wrap_two_params(GetParam(), world);
@@ -83,7 +83,7 @@ TEST_P(ForeignSteps, OverTheModulesParametersAreRefused) {
   }
 }
 
-TEST_P(ForeignSteps, OverOwnedParametersAreRefused) {
+TEST_P(ForeignSteps, AreRefusedOverOwnedParameters) {
   if (GetParam().dtype != torch::kFloat)
     return;
   for (const Clear& clear : ways_to_clear()) {
@@ -102,7 +102,7 @@ TEST_P(ForeignSteps, OverOwnedParametersAreRefused) {
   }
 }
 
-TEST_P(ForeignSteps, OfAnotherModelsOptimizerAreRefused) {
+TEST_P(ForeignSteps, AreRefusedByAnotherModelsOptimizer) {
   if (GetParam().dtype != torch::kFloat)
     return;
   run_ranks(2, [](const CommunicatorPtr& world) {
@@ -121,7 +121,7 @@ TEST_P(ForeignSteps, OfAnotherModelsOptimizerAreRefused) {
 
 // Where .grad is what it is without sharding, model.step() over the module's
 // own parameters is right.
-TEST_P(ForeignSteps, OfTheModulesParametersByStepAreRightOrRefused) {
+TEST_P(ForeignSteps, AreRightOrRefusedByStepOverTheModulesParameters) {
   run_ranks(2, [](const CommunicatorPtr& world) {
     TwoParamsModel model = wrap_two_params(GetParam(), world);
     torch::optim::SGD optimizer(model->parameters(), kRate);
@@ -139,7 +139,7 @@ TEST_P(ForeignSteps, OfTheModulesParametersByStepAreRightOrRefused) {
   });
 }
 
-TEST_P(ForeignSteps, OfSumsWithoutShardingAreRight) {
+TEST_P(ForeignSteps, AreRightForSumsWithoutSharding) {
   if (is_sharded())
     return;
   for (const Clear& clear : ways_to_clear()) {
@@ -171,7 +171,7 @@ TEST_P(ForeignSteps, OfSumsWithoutShardingAreRight) {
 }
 
 // The remedies that the message names.
-TEST_P(ForeignSteps, OfTheUsersOwnAreRightOnceTheGradientsAreDropped) {
+TEST_P(ForeignSteps, AreRightByHandOnceTheGradientsAreDropped) {
   run_ranks(2, [](const CommunicatorPtr& world) {
     TwoParamsModel model = wrap_two_params(GetParam(), world);
     GradSync& sync = model.sync();
@@ -201,7 +201,7 @@ TEST_P(ForeignSteps, OfTheUsersOwnAreRightOnceTheGradientsAreDropped) {
 
 // Two optimizers, each with its own rhythm: what was not stepped begins from
 // zero too.
-TEST_P(ForeignSteps, OfSomeParametersAloneLeaveNoGradientsBehind) {
+TEST_P(ForeignSteps, LeaveNoGradientsBehindWithSomeParametersAlone) {
   const std::vector<int64_t> capacities = {16, 1 << 20};  // of a bucket
   for (const int64_t capacity : capacities) {
     run_ranks(3, [&](const CommunicatorPtr& world) {
@@ -231,7 +231,7 @@ TEST_P(ForeignSteps, OfSomeParametersAloneLeaveNoGradientsBehind) {
 }
 
 // One optimizer for matrices, another for the rest, one after the other.
-TEST_P(ForeignSteps, OfTwoOptimizersInOneStepAreBothDone) {
+TEST_P(ForeignSteps, MayComeFromTwoOptimizersInOneStep) {
   if (GetParam().dtype != torch::kFloat)
     return;
   run_ranks(2, [](const CommunicatorPtr& world) {

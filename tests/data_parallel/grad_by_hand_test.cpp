@@ -53,7 +53,7 @@ TEST_P(GradByHand, CountsInPlaceAfterZeroGrad) {
   });
 }
 
-TEST_P(GradByHand, OfAStepThatIsOverDoesNot) {
+TEST_P(GradByHand, AStepsGradientDoesNotCountInTheNext) {
   run_ranks(2, [](const CommunicatorPtr& world) {
     TwoParamsModel model = wrap_two_params(GetParam(), world);
     for (int step = 0; step < 3; ++step) {
@@ -69,7 +69,7 @@ TEST_P(GradByHand, OfAStepThatIsOverDoesNot) {
 }
 
 // However it was changed before the step that has used it.
-TEST_P(GradByHand, ScaledOrReplacedBeforeTheStepDoesNot) {
+TEST_P(GradByHand, AScaledOrReplacedGradientDoesNotCountInTheNextStep) {
   run_ranks(2, [](const CommunicatorPtr& world) {
     TwoParamsModel model = wrap_two_params(GetParam(), world);
     for (int step = 0; step < 4; ++step) {

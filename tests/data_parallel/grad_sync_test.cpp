@@ -378,7 +378,7 @@ TEST(GradSync, AParameterUsedTwiceInABackwardIsReadyOnce) {
 class TwoBackwards
     : public ::testing::TestWithParam<std::tuple<FinishMode, GradHandover>> {};
 
-TEST_P(TwoBackwards, UnderOneFinishAreRefused) {
+TEST_P(TwoBackwards, AreRefusedUnderOneFinish) {
   Net net;
   GradSyncOptions options;
   std::tie(options.finish, options.handover) = GetParam();
@@ -593,7 +593,7 @@ TEST(GradSync, FinishedRanksShadowTheOthersUntilAllHaveJoined) {
 }
 
 // The optimizer divides: grad_scale() is the mean's of that very step.
-TEST(GradSync, WithUnevenInputsTheScaleOfMainGradsFollowsTheRanksWithData) {
+TEST(GradSync, TheScaleOfMainGradsFollowsTheRanksWithData) {
   run_ranks(3, [&](CommunicatorPtr world) {
     auto w = torch::zeros({4}).requires_grad_();
     GradSyncOptions options;

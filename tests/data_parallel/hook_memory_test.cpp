@@ -136,7 +136,7 @@ TEST(HookMemory, ASecondModelIsRefused) {
   }
 }
 
-TEST(HookMemory, OfAnotherLengthIsRefused) {
+TEST(HookMemory, RefusesAnotherLength) {
   run_ranks(2, [&](const CommunicatorPtr& world) {
     const auto memory = std::make_shared<HookMemory>();
     memory->restore({"errors.matrix", torch::ones({5})});

@@ -27,7 +27,7 @@ using ::testing::HasSubstr;
 // survivor; returns what became of rank 0.
 testing::ProgramResult run_with_lost_peer(
     const std::string& how,
-    const std::string& test = "InTheSecondStep") {
+    const std::string& test = "ReducesInTheSecondStep") {
   const testing::RunsFolder folder;
   const std::string self = fs::read_symlink("/proc/self/exe");
   std::vector<std::unique_ptr<testing::StartedProgram>> ranks;
@@ -75,7 +75,7 @@ TEST(LostPeer, OneThatStallsIsACommErrorWithinTheTimeout) {
 // While both gather the weights of ZeRO's stage 3.
 TEST(LostPeer, OneThatDiesInAGatherIsACommErrorNamingUnitGroupAndRank) {
   for (const std::string pass : {"Forward", "Backward"}) {
-    const auto result = run_with_lost_peer("dies", "InAGatherOf" + pass);
+    const auto result = run_with_lost_peer("dies", "GathersIn" + pass);
     EXPECT_EQ(result.exit_code, 3) << result.out << result.err;
     EXPECT_THAT(
         result.out,
@@ -90,13 +90,13 @@ TEST(LostPeer, OneThatDiesInAGatherIsACommErrorNamingUnitGroupAndRank) {
 }
 
 TEST(LostPeer, OneThatStallsInAGatherIsACommErrorWithinTheTimeout) {
-  const auto result = run_with_lost_peer("stalls", "InAGatherOfForward");
+  const auto result = run_with_lost_peer("stalls", "GathersInForward");
   EXPECT_EQ(result.exit_code, 3) << result.out << result.err;
   EXPECT_THAT(result.out, HasSubstr("gathering the weights of unit"));
 }
 
 TEST(LostPeer, OneThatDiesWhileAllWeightsAreHeldIsACommErrorAndNoAbort) {
-  const auto result = run_with_lost_peer("dies", "WithFullWeights");
+  const auto result = run_with_lost_peer("dies", "HoldsFullWeights");
   EXPECT_EQ(result.exit_code, 3) << result.out << result.err;
   EXPECT_THAT(result.out, HasSubstr("barrier #"));
 }
@@ -119,7 +119,7 @@ World meet() {
 }
 
 // What each of the two processes runs.
-TEST(RankWhosePeerIsLost, DISABLED_InTheSecondStep) {
+TEST(RankWhosePeerIsLost, DISABLED_ReducesInTheSecondStep) {
   const World world = meet();
   const std::string how = std::getenv("LOST_PEER_HOW");
   const fs::path over = std::getenv("LOST_PEER_OVER");
@@ -228,15 +228,15 @@ void lose_peer_in_a_gather(bool in_backward) {
   ::_exit(0);
 }
 
-TEST(RankWhosePeerIsLost, DISABLED_InAGatherOfForward) {
+TEST(RankWhosePeerIsLost, DISABLED_GathersInForward) {
   lose_peer_in_a_gather(/*in_backward=*/false);
 }
 
-TEST(RankWhosePeerIsLost, DISABLED_InAGatherOfBackward) {
+TEST(RankWhosePeerIsLost, DISABLED_GathersInBackward) {
   lose_peer_in_a_gather(/*in_backward=*/true);
 }
 
-TEST(RankWhosePeerIsLost, DISABLED_WithFullWeights) {
+TEST(RankWhosePeerIsLost, DISABLED_HoldsFullWeights) {
   const World world = meet();
   try {
     DataParallel model(

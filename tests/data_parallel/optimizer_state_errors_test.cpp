@@ -78,7 +78,7 @@ TEST(OptimizerState, NamesStatesThatDoNotFit) {
   }
 }
 
-TEST(OptimizerState, OfAnIgnoredParameterIsRefused) {
+TEST(OptimizerState, RefusesTheStateOfAnIgnoredParameter) {
   const auto net = make_refused_net();
   DataParallel<torch::nn::Sequential> model(
       net, make_world_of_one(), {}, {.ignore = {"1.bias"}});

@@ -259,7 +259,7 @@ TEST_P(OptimizerStateTest, ContinuesBitForBitUnderAnyOtherLayout) {
 }
 
 // Another number of ranks than a power of two: the state itself.
-TEST_P(OptimizerStateTest, OfThreeRanksIsThatOfTheirFile) {
+TEST_P(OptimizerStateTest, ThreeRanksRestoreTheStateOfTheirFile) {
   const SavedLayout layout{.ranks = 3, .sharding = Sharding::kOptimizer};
   SavedFiles files;
   OptimizerState saved;
@@ -294,7 +294,7 @@ INSTANTIATE_TEST_SUITE_P(
         SavedKind::kBf16));
 
 // Weights may lie in any order in memory.
-TEST(OptimizerState, OfATransposedWeightIsLoaded) {
+TEST(OptimizerState, LoadsTheStateOfATransposedWeight) {
   const torch::nn::Linear linear(5, 3);
   linear->weight.set_data(pseudo_random({5, 3}, 1).t());
   DataParallel<torch::nn::Linear> model(linear, testing::make_world_of_one());

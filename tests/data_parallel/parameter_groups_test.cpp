@@ -125,7 +125,7 @@ GradSyncOptions grouped_options(Sharding sharding) {
 class ParameterGroupsTest
     : public ::testing::TestWithParam<std::tuple<Sharding, int>> {};
 
-TEST_P(ParameterGroupsTest, OfTorchOptimTrainAsInPlainTorch) {
+TEST_P(ParameterGroupsTest, TorchOptimTrainsAsInPlainTorch) {
   const auto& [sharding, ranks] = GetParam();
   const PlainCourse expected = train_plain(ranks);
   run_ranks(ranks, [&, sharding = sharding](const CommunicatorPtr& world) {
@@ -148,7 +148,7 @@ TEST_P(ParameterGroupsTest, OfTorchOptimTrainAsInPlainTorch) {
   });
 }
 
-TEST_P(ParameterGroupsTest, OfBrigadesAdamWTrainAsInPlainTorch) {
+TEST_P(ParameterGroupsTest, BrigadesAdamWTrainsAsInPlainTorch) {
   const auto& [sharding, ranks] = GetParam();
   const PlainCourse expected = train_plain(ranks);
   run_ranks(ranks, [&, sharding = sharding](const CommunicatorPtr& world) {

@@ -85,7 +85,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::ValuesIn(testing::all_sync_cases()),
     [](const auto& each) { return name_of(each.param); });
 
-TEST(SharedMemory, OfViewsIsThatOfTheirElements) {
+TEST(SharedMemory, ViewsShareItWhereTheirElementsOverlap) {
   const auto base = torch::zeros({4, 6});
   const auto half = torch::zeros({6});
   EXPECT_THAT(
@@ -101,7 +101,7 @@ TEST(SharedMemory, OfViewsIsThatOfTheirElements) {
       ElementsAre("row", "row", "left", "", "", "second again", "second", ""));
 }
 
-TEST(SharedMemory, OfBuffersIsNotPartedByAConversion) {
+TEST(SharedMemory, RefusesAConversionThatWouldUntieBuffers) {
   struct Net : torch::nn::Module {
     Net() {
       weight = register_parameter("weight", torch::ones({2}));

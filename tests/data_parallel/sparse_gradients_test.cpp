@@ -121,7 +121,7 @@ TEST(SparseGradients, SendTheRowsOfTheStepAlone) {
 }
 
 // Zeros of a rank that did not use it; undefined where none did.
-TEST(SparseGradients, OfRanksThatDoNotUseThemAreZero) {
+TEST(SparseGradients, AreZeroOnRanksThatDoNotUseThem) {
   run_ranks(2, [](CommunicatorPtr world) {
     GradSyncOptions options;
     options.missing_gradient = MissingGradient::kZero;
@@ -160,7 +160,7 @@ TEST(SparseGradients, ZeroGradBetweenMicroBatchesDropsThem) {
   }
 }
 
-TEST(SparseGradients, OfRanksThatHaveJoinedAreNone) {
+TEST(SparseGradients, CountOnlyRanksThatHaveNotJoined) {
   run_ranks(3, [](CommunicatorPtr world) {
     torch::nn::Embedding table(torch::nn::EmbeddingOptions(6, 2).sparse(true));
     DataParallel model(table, world);
@@ -197,7 +197,7 @@ TEST(SparseGradients, StepInBackwardWithDenseOnes) {
   });
 }
 
-TEST(SparseGradients, OfComputeCopiesStepFloat32Tables) {
+TEST(SparseGradients, ComputeCopiesStepFloat32Tables) {
   run_ranks(2, [](CommunicatorPtr world) {
     const auto train = [&](bool is_sparse) {
       torch::nn::Embedding table(

@@ -36,7 +36,7 @@ TEST(WriteWatch, TellsGradientsFromWeights) {
   EXPECT_EQ(watch.seen(), WriteWatch::Seen::kWeights);
 }
 
-TEST(WriteWatch, AStepThatIsToldIsToldOnce) {
+TEST(WriteWatch, ANotedStepIsReportedOnce) {
   int steps = 0;
   WriteWatch watch;
   watch.begin({}, {torch::zeros({2})}, [&] { ++steps; });

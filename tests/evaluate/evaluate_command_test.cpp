@@ -221,7 +221,7 @@ TEST_F(EvaluateCommand, ADatasetIsEvaluatedToItsLastToken) {
 }
 
 // Every third token, over the ends of windows; then none.
-TEST_F(EvaluateCommand, OfADatasetWithAMaskTheTokensThatCountAreEvaluated) {
+TEST_F(EvaluateCommand, EvaluatesTheTokensThatADatasetsMaskCounts) {
   const std::string text = "the cat sat on the mat it is";
   testing::run_program(
       {"prepare",

@@ -302,7 +302,7 @@ TEST_P(EvaluateLayouts, EachChoiceIsCutByItself) {
   }
 }
 
-TEST_P(EvaluateLayouts, OfAWindowTheLastTokensAreScored) {
+TEST_P(EvaluateLayouts, ScoresTheLastTokensOfEachWindow) {
   const std::vector<ScoredWindow> windows = {
       {.tokens = {1, 2, 3, 4}, .predicted = 3},
       {.tokens = {9, 8, 7, 6, 5}, .predicted = 1},

@@ -89,12 +89,12 @@ TEST(Tasks, NormalizedAccuracyDividesByCharacters) {
       0.0);
 }
 
-TEST(Tasks, OfEqualChoicesTheFirstIsTheAnswer) {
+TEST(Tasks, TheFirstOfEqualChoicesIsTheAnswer) {
   const TaskRequest request{.context = "a", .choices = {"b", "c"}, .gold = 1};
   EXPECT_EQ(rate({request}, {{{-1, false}, {-1, false}}}).accuracy, 0);
 }
 
-TEST(Tasks, OfOneChoiceEachHaveAPerplexity) {
+TEST(Tasks, HaveAPerplexityWithOneChoiceEach) {
   const TaskRequest request{.context = "a", .choices = {"b"}};
   const TaskResult result =
       rate({request, request}, {{{-4.0, false}}, {{-1.0, true}}});

@@ -100,7 +100,7 @@ class MemoryLimit : public ::testing::Test {
 };
 
 // A model of 2 GB in an address space that has little more than the libraries.
-TEST_F(MemoryLimit, OfTheAddressSpaceIsNamedAndNoWrongFileIsSuspected) {
+TEST_F(MemoryLimit, ARankWithoutAddressSpaceReportsMemory) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a sanitizer reserves terabytes of address space";
 #endif
@@ -124,7 +124,7 @@ TEST_F(MemoryLimit, OfTheAddressSpaceIsNamedAndNoWrongFileIsSuspected) {
 
 // The rank alone: its address space is closed while it trains, so that the next
 // save's thread, or what it allocates, is refused.
-TEST_F(MemoryLimit, OfARankIsNamedOrOnlyCostsASave) {
+TEST_F(MemoryLimit, ARanksLimitLeavesOnlyValidCheckpoints) {
   StartedProgram program(testing::program_path(), arguments());
   const pid_t supervisor = program.pid();
   ASSERT_TRUE(eventually([&] { return steps() >= 7; }));
@@ -188,7 +188,7 @@ class ControlGroup {
   bool is_usable_ = false;
 };
 
-TEST_F(MemoryLimit, OfTheJobsControlGroupEndsItWithTheKernelsReason) {
+TEST_F(MemoryLimit, TheControlGroupsLimitEndsTheRunWithTheKernelsReason) {
   const ControlGroup group(int64_t{600} << 20);
   if (!group.is_usable())
     GTEST_SKIP() << "no memory control group can be made here: needs root";

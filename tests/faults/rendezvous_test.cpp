@@ -195,7 +195,7 @@ TEST_F(Rendezvous, ARank0ThatIsStoppedAfterItListensIsNamed) {
   testing::send_signal(first->pid(), SIGKILL);
 }
 
-TEST_F(Rendezvous, APortThatMoreThanThisMachineCanReachIsSaid) {
+TEST_F(Rendezvous, ReportsAPortThatOtherMachinesCanReach) {
   if (can_bind_store_to_loopback())
     GTEST_SKIP() << "this libtorch's store listens on loopback alone";
   const FreePort free;

@@ -128,7 +128,7 @@ TEST_F(Restart, ARunThatIsKilledTwiceEndsAsIfNothingHadHappened) {
   EXPECT_EQ(weights_of("killed"), weights_of("whole"));
 }
 
-TEST_F(Restart, BeforeTheFirstCheckpointItBeginsAnewInTheSameFolder) {
+TEST_F(Restart, BeginsAgainInTheSameFolderBeforeTheFirstCheckpoint) {
   StartedProgram program(
       testing::program_path(),
       arguments(

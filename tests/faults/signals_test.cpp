@@ -141,7 +141,7 @@ testing::RunsFolder* Signals::folder_ = nullptr;
 class EndingSignal : public Signals,
                      public ::testing::WithParamInterface<int> {};
 
-TEST_P(EndingSignal, InTrainingSavesAndStops) {
+TEST_P(EndingSignal, SavesAndStopsDuringTraining) {
   const std::string name = fmt::format("training_{}", GetParam());
   StartedProgram program(
       testing::program_path(), arguments(name, {}), held_disk(name));
@@ -158,7 +158,7 @@ TEST_P(EndingSignal, InTrainingSavesAndStops) {
   expect_saved_and_continued(name);
 }
 
-TEST_P(EndingSignal, DuringASaveLetsItEndSavesAgainAndStops) {
+TEST_P(EndingSignal, LetsASaveUnderWayEndThenSavesAgainAndStops) {
   const std::string name = fmt::format("saving_{}", GetParam());
   StartedProgram program(
       testing::program_path(),
@@ -179,7 +179,7 @@ TEST_P(EndingSignal, DuringASaveLetsItEndSavesAgainAndStops) {
 }
 
 // All ranks agree on it: they end with one code, and none has failed.
-TEST_P(EndingSignal, ToOneRankSavesAndStopsTheRun) {
+TEST_P(EndingSignal, SavesAndStopsTheRunWhenOneRankGetsIt) {
   const std::string name = fmt::format("rank_{}", GetParam());
   StartedProgram program(testing::program_path(), arguments(name, {}));
   const pid_t supervisor = program.pid();

@@ -26,7 +26,7 @@ class FileTest : public ::testing::Test {
 };
 
 // In a process of its own, whose address space is closed.
-TEST_F(FileTest, ThatMemoryDoesNotSufficeIsNotTheFilesFault) {
+TEST_F(FileTest, RunningOutOfMemoryIsNotADataError) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a sanitizer reserves terabytes of address space";
 #endif

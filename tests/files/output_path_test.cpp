@@ -76,7 +76,7 @@ TEST_F(OutputPath, UnwritablePathsAreReportedBeforeAndNothingIsLeft) {
   EXPECT_EQ(read_text_file(folder_ / "file"), "text");
 }
 
-TEST_F(OutputPath, AFolderThatCannotBeMadeIsSaidBefore) {
+TEST_F(OutputPath, AFolderThatCannotBeMadeIsReportedBefore) {
   check_can_make(folder_ / "a" / "b");
   check_can_make(folder_ / "a" / "");
   EXPECT_TRUE(fs::is_empty(folder_));
@@ -90,7 +90,7 @@ TEST_F(OutputPath, AFolderThatCannotBeMadeIsSaidBefore) {
       HasSubstr("Too many levels of symbolic links"));
 }
 
-TEST_F(OutputPath, OfALinkItsTargetIsWrittenAndALoopIsNamed) {
+TEST_F(OutputPath, WritesTheTargetOfALinkAndNamesALoop) {
   fs::create_directory(folder_ / "inner");
   fs::create_symlink("inner/file", folder_ / "link");
   check_writable(folder_ / "link");

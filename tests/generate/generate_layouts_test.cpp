@@ -296,7 +296,7 @@ TEST_P(GenerateLayouts, CutTheLayersWhereTheUserSaysSo) {
       ::testing::Each(naive_text("Once")));
 }
 
-TEST_P(GenerateLayouts, ThatDoNotFitAreConfigErrorsWithTheNearestThatDo) {
+TEST_P(GenerateLayouts, AreConfigErrorsWithTheNearestFitWhereTheyDoNotFit) {
   const StoredModel stored(path());
   const auto complaint = [&](const std::string& text, int world_size) {
     try {

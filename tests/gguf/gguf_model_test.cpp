@@ -431,7 +431,7 @@ TEST_F(GgufTokenizer, ByteLevelComesBackWithItsAddedTokenInFront) {
 }
 
 // As llama.cpp's llama_vocab::impl::load() has it.
-TEST_F(GgufTokenizer, WhereAFileDoesNotSayTheFamilyBeginsTexts) {
+TEST_F(GgufTokenizer, TheFamilyDecidesWhetherTextsBeginWithBos) {
   constexpr uint32_t kEnd = 95;
   const std::map<std::string, bool> kBegins = {
       {"gpt-2", false},

@@ -259,7 +259,7 @@ TEST_F(HubTest, ALaterRunResumesWhatAnEarlierOneLeft) {
   EXPECT_FALSE(fs::exists(blob.string() + ".incomplete"));
 }
 
-TEST_F(HubTest, AServerWithoutRangesSendsTheFileAnew) {
+TEST_F(HubTest, AServerWithoutRangesSendsTheWholeFileAgain) {
   add_model("org/no-ranges");
   EXPECT_EQ(
       read_text_file(fetch("org/no-ranges") / "model.safetensors"), weights_);

@@ -91,7 +91,7 @@ TEST(JsonDocument, FaultsOfTheTextAreDataErrorsWithTheirPlace) {
       "its object; remove one");
 }
 
-TEST(JsonDocument, OfALineOfAFileNamesThatLine) {
+TEST(JsonDocument, ErrorsCountLinesFromItsFirstLine) {
   const JsonDocument document(
       R"({"a": 1})", {.module = "test", .file = "x.jsonl", .first_line = 7});
   try {
