@@ -8,12 +8,15 @@
 #include "brigade/base/error.h"
 #include "brigade/chat/record.h"
 #include "brigade/files/file.h"
+#include "tests/support/message_of.h"
 #include "tests/support/temporary_folder.h"
 
 namespace brigade {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 using Json = nlohmann::ordered_json;
 
 std::string render(const std::string& source, const Json& messages = {}) {
@@ -23,12 +26,7 @@ std::string render(const std::string& source, const Json& messages = {}) {
 }
 
 std::string complaint_about(const std::string& source) {
-  try {
-    render(source);
-  } catch (const DataError& error) {
-    return error.what();
-  }
-  return "";
+  return message_of<DataError>([&] { render(source); });
 }
 
 // goldens/make_goldens.py says how they came about: by transformers.
@@ -96,14 +94,10 @@ TEST(ChatTemplate, WholeNumbersOfAnySizeStayAsTheyAreWritten) {
           "{{ messages[0].m == messages[0].n }} {{ 'a' if messages[0].m }}",
           messages),
       "9223372036854775808 1.8446744073709552e+19 True True False a");
-  try {
-    render("{{ messages[0].m + 1 }}", messages);
-    FAIL();
-  } catch (const DataError& error) {
-    EXPECT_THAT(
-        error.what(),
-        HasSubstr("'+' does not take values of types int beyond 64 bits"));
-  }
+  EXPECT_THAT(
+      [&] { render("{{ messages[0].m + 1 }}", messages); },
+      ThrowsMessage<DataError>(
+          HasSubstr("'+' does not take values of types int beyond 64 bits")));
   EXPECT_EQ(
       render("{{ 9007199254740993 == 9007199254740992 }}"
              "{{ 9007199254740993 > 9007199254740992 }}"),
@@ -180,13 +174,11 @@ TEST(ChatTemplate, IsFoundBesideTheTokenizer) {
   const auto load = [&](const std::string& name = "") {
     return ChatTemplate::load(path("tokenizer.json").string(), name);
   };
-  try {
-    load();
-    FAIL();
-  } catch (const DataError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("has no chat template: put a "));
-    EXPECT_THAT(error.what(), HasSubstr("--template FILE"));
-  }
+  EXPECT_THAT(
+      [&] { load(); },
+      ThrowsMessage<DataError>(AllOf(
+          HasSubstr("has no chat template: put a "),
+          HasSubstr("--template FILE"))));
   write_text_file(
       path("tokenizer_config.json"),
       R"({"chat_template": [{"name": "default", "template": "usual"},

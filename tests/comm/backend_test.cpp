@@ -7,11 +7,13 @@
 #include "brigade/comm/gpus.h"
 #include "brigade/comm/mpi/mpi_communicator.h"
 #include "brigade/launch/environment.h"
+#include "tests/support/message_of.h"
 
 namespace brigade {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 TEST(Backend, AGroupOfOneNeedsNeitherStoreNorNetwork) {
   const auto group = make_communicator(nullptr, 0, 1, {.name = "tp"}, {});
@@ -32,26 +34,17 @@ TEST(Backend, LibtorchsOwnRecorderIsOff) {
 TEST(Backend, NcclWithoutAGpuIsAConfigErrorThatSaysWhatIsMissing) {
   if (find_gpus().count > 0)
     GTEST_SKIP() << "this machine has GPUs";
-  try {
-    check_backend(Backend::kNccl, {});
-    FAIL();
-  } catch (const ConfigError& error) {
-    EXPECT_THAT(
-        error.what(),
-        ::testing::AnyOf(
-            HasSubstr("\"nccl\" is not in this build"),
-            HasSubstr("CUDA finds no GPU that it can use here")));
-  }
+  EXPECT_THAT(
+      [&] { check_backend(Backend::kNccl, {}); },
+      ThrowsMessage<ConfigError>(::testing::AnyOf(
+          HasSubstr("\"nccl\" is not in this build"),
+          HasSubstr("CUDA finds no GPU that it can use here"))));
 }
 
 TEST(Backend, MpiIsRefusedWhereItsLauncherDidNotStartTheRanks) {
   const auto refusal = [](const LaunchEnvironment& environment) {
-    try {
-      check_backend(Backend::kMpi, environment);
-    } catch (const ConfigError& error) {
-      return std::string(error.what());
-    }
-    return std::string();
+    return message_of<ConfigError>(
+        [&] { check_backend(Backend::kMpi, environment); });
   };
   if (!has_mpi()) {
     EXPECT_THAT(refusal({}), HasSubstr("-DBRIGADE_MPI=ON"));

@@ -15,7 +15,9 @@
 namespace brigade {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 struct ComposedCase {
   std::string name;       // as the test is called
@@ -91,21 +93,16 @@ TEST_P(DifferentCollectives, AreNamedOnEveryRank) {
       2,
       [&](const CommunicatorPtr& world) {
         const auto rank = static_cast<size_t>(world->rank());
-        try {
-          of[rank].launch(*world)->wait();
-          FAIL() << "rank " << rank;
-        } catch (const CommError& error) {
-          const int other = 1 - world->rank();
-          EXPECT_THAT(
-              error.what(),
-              HasSubstr(of[rank].operation + " in group 'world' failed"));
-          EXPECT_THAT(
-              error.what(),
-              HasSubstr(
-                  "; rank " + std::to_string(other) +
-                  " of this group launched " +
-                  of[static_cast<size_t>(other)].operation + ". All ranks"));
-        }
+        const size_t other = 1 - rank;
+        EXPECT_THAT(
+            [&] { of[rank].launch(*world)->wait(); },
+            ThrowsMessage<CommError>(AllOf(
+                HasSubstr(of[rank].operation + " in group 'world' failed"),
+                HasSubstr(
+                    "; rank " + std::to_string(other) +
+                    " of this group launched " + of[other].operation +
+                    ". All ranks"))))
+            << "rank " << rank;
       },
       {.check_collectives = false,
        .timeout = std::chrono::seconds(3),

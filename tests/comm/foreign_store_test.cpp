@@ -9,12 +9,14 @@
 #include "brigade/base/error.h"
 #include "brigade/comm/backend.h"
 #include "brigade/comm/process_mesh.h"
+#include "tests/support/message_of.h"
 #include "tests/support/ranks_as_threads.h"
 
 namespace brigade {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 // What all ranks of a test share.
 struct SharedMap {
@@ -78,13 +80,10 @@ TEST(ForeignStore, IsWhereTheGroupsOfAMeshMeet) {
 }
 
 std::string error_of_join(const StorePtr& store) {
-  try {
+  return message_of<Error>([&] {
     make_communicator(
         store, 0, 2, {.name = "dp", .timeout = std::chrono::seconds(1)}, {});
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
+  });
 }
 
 TEST(ForeignStore, ItsExceptionBecomesACommErrorNamingTheGroup) {
@@ -106,17 +105,16 @@ TEST(ForeignStore, AnswersOfAnotherSizeAreACommErrorAndNoAbort) {
       return std::make_shared<Stale>(std::make_shared<SharedMap>());
     }
   };
-  try {
-    make_communicator(
-        std::make_shared<Stale>(std::make_shared<SharedMap>()),
-        1,
-        2,
-        {.name = "dp", .timeout = std::chrono::seconds(1)},
-        {});
-    FAIL() << "joined";
-  } catch (const CommError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("of 3 ranks, but the group has 2"));
-  }
+  EXPECT_THAT(
+      [&] {
+        make_communicator(
+            std::make_shared<Stale>(std::make_shared<SharedMap>()),
+            1,
+            2,
+            {.name = "dp", .timeout = std::chrono::seconds(1)},
+            {});
+      },
+      ThrowsMessage<CommError>(HasSubstr("of 3 ranks, but the group has 2")));
 }
 
 TEST(ForeignStore, NoneAtAllIsRefusedWhereAGroupHasSeveralRanks) {

@@ -5,6 +5,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/comm/backend.h"
+#include "tests/support/message_of.h"
 
 namespace brigade {
 namespace {
@@ -17,12 +18,7 @@ std::string problem_of(const Gpus& gpus, int local_rank, int local_ranks) {
   environment.rank = 8 + local_rank;
   environment.local_rank = local_rank;
   environment.local_world_size = local_ranks;
-  try {
-    check_gpus(gpus, environment);
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return {};
+  return message_of<ConfigError>([&] { check_gpus(gpus, environment); });
 }
 
 TEST(Gpus, EachRankOfAHostHasItsOwn) {

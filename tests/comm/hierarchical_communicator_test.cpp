@@ -10,9 +10,11 @@
 namespace brigade {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::run_ranks_with_store;
+using ::testing::ThrowsMessage;
 using torch::Tensor;
 
 using Hosts = std::vector<std::string>;
@@ -236,19 +238,18 @@ TEST(SumsByHost, AreNotAskedOfGroupsInsideOneHost) {
 
 TEST(SumsByHost, AreRefusedWhereRequiredButImpossible) {
   run_ranks_with_store(2, [&](int rank, const StorePtr& store) {
-    try {
-      const ProcessMesh mesh(
-          {.dp = 2},
-          rank,
-          store,
-          recorded(),
-          on_hosts({"a", "b"}, HierarchyChoice::kOn));
-      FAIL() << "one rank per host";
-    } catch (const ConfigError& error) {
-      EXPECT_THAT(
-          error.what(), HasSubstr("/distributed/hierarchical_reduction"));
-      EXPECT_THAT(error.what(), HasSubstr("are on a, b"));
-    }
+    EXPECT_THAT(
+        [&] {
+          const ProcessMesh mesh(
+              {.dp = 2},
+              rank,
+              store,
+              recorded(),
+              on_hosts({"a", "b"}, HierarchyChoice::kOn));
+        },
+        ThrowsMessage<ConfigError>(AllOf(
+            HasSubstr("/distributed/hierarchical_reduction"),
+            HasSubstr("are on a, b"))));
   });
 }
 

@@ -22,9 +22,11 @@
 namespace brigade {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::kNever;
 using testing::run_ranks;
+using ::testing::ThrowsMessage;
 using torch::Tensor;
 
 struct Operation {
@@ -123,22 +125,17 @@ void expect_named(
     const WorkPtr& work) {
   const int last = world.size() - 1;
   for (int i = 0; i < 2; ++i) {
-    try {
-      work->wait();
-      ADD_FAILURE() << operation.name << ": no error on rank " << world.rank();
-    } catch (const CommError& error) {
-      EXPECT_THAT(
-          error.what(),
-          HasSubstr(fmt::format(
-              "{} in group 'world' failed on rank {} of {}: ",
-              operation.told,
-              world.rank(),
-              world.size())));
-      EXPECT_THAT(
-          error.what(),
-          HasSubstr(
-              fmt::format("; rank {} of this group did not report", last)));
-    }
+    EXPECT_THAT(
+        [&] { work->wait(); },
+        ThrowsMessage<CommError>(AllOf(
+            HasSubstr(fmt::format(
+                "{} in group 'world' failed on rank {} of {}: ",
+                operation.told,
+                world.rank(),
+                world.size())),
+            HasSubstr(
+                fmt::format("; rank {} of this group did not report", last)))))
+        << operation.name << " on rank " << world.rank();
   }
 }
 

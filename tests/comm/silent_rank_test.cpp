@@ -14,6 +14,7 @@
 #include "brigade/comm/gloo/gloo_communicator.h"
 #include "brigade/comm/start/post_mortem.h"
 #include "brigade/comm/store.h"
+#include "tests/support/message_of.h"
 #include "tests/support/ranks_as_threads.h"
 
 namespace brigade {
@@ -39,11 +40,7 @@ std::vector<std::string> errors_of(
           return make_gloo_communicator(
               place, rank, ranks, {.timeout = timeouts[index]});
         });
-    try {
-      body(std::move(world));
-    } catch (const CommError& error) {
-      errors[index] = error.what();
-    }
+    errors[index] = message_of<CommError>([&] { body(std::move(world)); });
   });
   return errors;
 }

@@ -7,6 +7,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/files/file.h"
+#include "tests/support/message_of.h"
 #include "tests/support/temporary_folder.h"
 
 namespace brigade {
@@ -24,6 +25,7 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
+using ::testing::ThrowsMessage;
 
 // The smallest config that is complete: 4 layers, 4 heads, 2 kv heads.
 json minimal() {
@@ -202,14 +204,10 @@ TEST(TrainConfig, SaysWhyAMachineHasNoGpuToTrainOn) {
   LoadOptions options{.path = "run.json"};
   options.overrides.push_back({"distributed.use_cpu=false"});
   options.gpus.missing = "the driver is too old";
-  try {
-    parse_train_config(minimal().dump(), options);
-    FAIL();
-  } catch (const ConfigError& error) {
-    EXPECT_THAT(
-        error.what(),
-        HasSubstr("/distributed/use_cpu = false: the driver is too old; or "));
-  }
+  EXPECT_THAT(
+      [&] { parse_train_config(minimal().dump(), options); },
+      ThrowsMessage<ConfigError>(HasSubstr(
+          "/distributed/use_cpu = false: the driver is too old; or ")));
 }
 
 TEST(TrainConfig, ARunIsOnGpusIfThereAreAnyUnlessItSaysOtherwise) {
@@ -228,12 +226,7 @@ TEST(TrainConfig, ARunIsOnGpusIfThereAreAnyUnlessItSaysOtherwise) {
       load_on_gpus({"distributed.backend=nccl", "distributed.use_cpu=true"})
           .trains_on_gpus());
   const auto problem = [&](const std::vector<std::string>& overrides) {
-    try {
-      load_on_gpus(overrides);
-    } catch (const ConfigError& error) {
-      return std::string(error.what());
-    }
-    return std::string();
+    return message_of<ConfigError>([&] { load_on_gpus(overrides); });
   };
   EXPECT_THAT(
       problem({"distributed.backend=gloo", "distributed.use_cpu=false"}),
@@ -701,12 +694,8 @@ TEST(TrainConfig, WiresThatAreRoundedOnTheHostAreRefusedOnGpus) {
         .path = "run.json", .gpus = {.count = 2, .missing = ""}};
     for (const std::string& text : overrides)
       options.overrides.push_back({text});
-    try {
-      parse_train_config(minimal().dump(), options);
-    } catch (const ConfigError& error) {
-      return std::string(error.what());
-    }
-    return std::string();
+    return message_of<ConfigError>(
+        [&] { parse_train_config(minimal().dump(), options); });
   };
   EXPECT_THAT(
       problem({"distributed.grad_wire=int8"}),
@@ -721,13 +710,11 @@ TEST(TrainConfig, WiresThatAreRoundedOnTheHostAreRefusedOnGpus) {
 }
 
 TEST(TrainConfig, AFileThatIsNoObjectIsOneProblem) {
-  try {
-    parse_train_config("[1]", {});
-    ADD_FAILURE() << "accepted";
-  } catch (const ConfigError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("expected an object with the groups"));
-    EXPECT_THAT(error.what(), ::testing::Not(HasSubstr("/dataset/name")));
-  }
+  EXPECT_THAT(
+      [&] { parse_train_config("[1]", {}); },
+      ThrowsMessage<ConfigError>(AllOf(
+          HasSubstr("expected an object with the groups"),
+          ::testing::Not(HasSubstr("/dataset/name")))));
 }
 
 TEST(TrainConfig, ARankOfPowerSgdNeedsItsWire) {
@@ -882,12 +869,9 @@ TEST(TrainConfig, DeepNestingIsAnErrorLikeAnyOther) {
 }
 
 TEST(TrainConfig, AMissingFileIsAConfigErrorThatNamesIt) {
-  try {
-    load_train_config({.path = "no/such/run.json"});
-    FAIL();
-  } catch (const ConfigError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("'no/such/run.json'"));
-  }
+  EXPECT_THAT(
+      [&] { load_train_config({.path = "no/such/run.json"}); },
+      ThrowsMessage<ConfigError>(HasSubstr("'no/such/run.json'")));
 }
 
 // ---- layouts
@@ -1118,13 +1102,11 @@ TEST_F(ModelFileTest, ItsErrorsNameTheFile) {
   // A damaged file is not the config's fault.
   for (const char* damaged : {"{", "{\"hidden_size\": 1, hidden_size: 2}"}) {
     write_text_file(folder_ / "config.json", damaged);
-    try {
-      load(minimal().dump(), from(folder_.path().string()));
-      FAIL() << damaged;
-    } catch (const DataError& error) {
-      EXPECT_THAT(
-          error.what(), HasSubstr((folder_ / "config.json").string() + ":1:"));
-    }
+    EXPECT_THAT(
+        [&] { load(minimal().dump(), from(folder_.path().string())); },
+        ThrowsMessage<DataError>(
+            HasSubstr((folder_ / "config.json").string() + ":1:")))
+        << damaged;
   }
   write_text_file(folder_ / "config.json", "{\"hidden_size\": 0}");
   EXPECT_THAT(

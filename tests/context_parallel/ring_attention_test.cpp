@@ -19,6 +19,7 @@ namespace brigade {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 using torch::Tensor;
 
 constexpr int64_t kBatch = 2;
@@ -411,14 +412,10 @@ TEST(RingAttention, RefusesASecondBackwardOfOneGraph) {
       const Tensor out = ring_attention(ring, leaf(), leaf(), leaf());
       const Tensor dout = torch::ones_like(out);
       out.backward(dout, /*retain_graph=*/true);
-      try {
-        out.backward(dout);
-        FAIL();
-      } catch (const Error& error) {
-        EXPECT_THAT(
-            error.what(),
-            HasSubstr("[ring_attention] backward was called twice"));
-      }
+      EXPECT_THAT(
+          [&] { out.backward(dout); },
+          ThrowsMessage<Error>(
+              HasSubstr("[ring_attention] backward was called twice")));
     });
   }
 }
@@ -426,16 +423,11 @@ TEST(RingAttention, RefusesASecondBackwardOfOneGraph) {
 TEST(RingAttention, RefusesTokensThatCannotBeTwoChunks) {
   testing::run_ranks(2, [](const CommunicatorPtr& ring) {
     const Tensor x = torch::zeros({1, 5, 2, 4});
-    try {
-      ring_attention(ring, x, x, x);
-      FAIL();
-    } catch (const Error& error) {
-      EXPECT_THAT(
-          error.what(),
-          HasSubstr(
-              "5 tokens per rank cannot be cut into two equal chunks; the "
-              "sequence must be a multiple of 4"));
-    }
+    EXPECT_THAT(
+        [&] { ring_attention(ring, x, x, x); },
+        ThrowsMessage<Error>(HasSubstr(
+            "5 tokens per rank cannot be cut into two equal chunks; the "
+            "sequence must be a multiple of 4")));
   });
 }
 

@@ -11,6 +11,7 @@ namespace brigade {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::ThrowsMessage;
 
 // 0, 1, ..., count - 1, squared.
 OrderedStages<int, int> squares(int count, std::vector<int>& results) {
@@ -82,12 +83,9 @@ TEST(OrderedPipeline, TheFirstFailureInOrderIsThrownAfterWhatCameBefore) {
         throw std::runtime_error("input " + std::to_string(i));
       return i;
     };
-    try {
-      run_ordered(stages);
-      FAIL();
-    } catch (const std::runtime_error& error) {
-      EXPECT_STREQ(error.what(), "input 3");
-    }
+    EXPECT_THAT(
+        [&] { run_ordered(stages); },
+        ThrowsMessage<std::runtime_error>("input 3"));
     EXPECT_THAT(results, ElementsAre(0, 1, 2));
   }
 }

@@ -11,6 +11,7 @@
 
 #include "brigade/base/error.h"
 #include "tests/data_parallel/sync_cases.h"
+#include "tests/support/message_of.h"
 #include "tests/support/ranks_as_threads.h"
 
 namespace brigade {
@@ -46,12 +47,7 @@ void break_a_backward(TwoParamsModel& model) {
 }
 
 std::string message_of_backward(TwoParamsModel& model, double x) {
-  try {
-    model.forward(x).backward();
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "";
+  return message_of<ConfigError>([&] { model.forward(x).backward(); });
 }
 
 class BrokenBackward : public ::testing::TestWithParam<SyncCase> {};

@@ -18,9 +18,11 @@
 namespace brigade {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::make_world_of_one;
 using testing::run_ranks;
+using ::testing::ThrowsMessage;
 using torch::Tensor;
 
 // Two matrices, one of which is not worth factoring, and a vector.
@@ -349,13 +351,10 @@ TEST(CompressedHooks, RefuseShardedGradients) {
       options.handover = GradHandover::kMainGrad;
       options.sharding = Sharding::kOptimizer;
       BucketedGradSync sync({{"w", w}}, world, options);
-      try {
-        w.sum().backward();
-        FAIL();
-      } catch (const Error& error) {
-        EXPECT_THAT(error.what(), HasSubstr(name));
-        EXPECT_THAT(error.what(), HasSubstr("Sharding::kNone"));
-      }
+      EXPECT_THAT(
+          [&] { w.sum().backward(); },
+          ThrowsMessage<Error>(
+              AllOf(HasSubstr(name), HasSubstr("Sharding::kNone"))));
     }
   });
 }

@@ -10,13 +10,16 @@
 #include "brigade/data_parallel/bucketed_grad_sync.h"
 #include "brigade/wrap/data_parallel.h"
 #include "tests/data_parallel/pseudo_random.h"
+#include "tests/support/message_of.h"
 #include "tests/support/ranks_as_threads.h"
 
 namespace brigade {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::run_ranks;
+using ::testing::ThrowsMessage;
 
 std::vector<Param> named(const torch::nn::Module& module) {
   std::vector<Param> params;
@@ -112,15 +115,14 @@ TEST(GradSync, SumsSparseRowsAsEveryParameterAloneAndSendsLess) {
 }
 
 TEST(GradSync, RowsOfWhatIsNoMatrixAreRefused) {
-  try {
-    BucketedGradSync sync(
-        {{"bias", torch::ones({4}, torch::requires_grad()), true}},
-        testing::make_world_of_one());
-    FAIL();
-  } catch (const ConfigError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("'bias' is declared row-sparse"));
-    EXPECT_THAT(error.what(), HasSubstr("1 dims"));
-  }
+  EXPECT_THAT(
+      [&] {
+        BucketedGradSync sync(
+            {{"bias", torch::ones({4}, torch::requires_grad()), true}},
+            testing::make_world_of_one());
+      },
+      ThrowsMessage<ConfigError>(AllOf(
+          HasSubstr("'bias' is declared row-sparse"), HasSubstr("1 dims"))));
 }
 
 class GradSyncTest : public ::testing::TestWithParam<
@@ -279,17 +281,15 @@ TEST(GradSync, TheReportTellsWhenEachParameterWasReady) {
 TEST(GradSync, NamesParametersWithoutGradient) {
   Net net;
   BucketedGradSync sync(named(net), testing::make_world_of_one());
-  try {
-    net.a(input_of(0, 0)).sum().backward();
-    EXPECT_FALSE(net.a->weight.grad().defined());  // nothing to step with
-    sync.finish();
-    FAIL();
-  } catch (const ConfigError& error) {
-    EXPECT_THAT(
-        error.what(),
-        HasSubstr("4 of 6 parameters got no gradient in this step: b.weight"));
-    EXPECT_THAT(error.what(), HasSubstr("missing_gradient = kZero"));
-  }
+  EXPECT_THAT(
+      [&] {
+        net.a(input_of(0, 0)).sum().backward();
+        EXPECT_FALSE(net.a->weight.grad().defined());  // nothing to step with
+        sync.finish();
+      },
+      ThrowsMessage<ConfigError>(AllOf(
+          HasSubstr("4 of 6 parameters got no gradient in this step: b.weight"),
+          HasSubstr("missing_gradient = kZero"))));
 }
 
 TEST(GradSync, RanksMayDisagreeOnMissingGradientsWhenTheyCountAsZero) {
@@ -384,13 +384,10 @@ TEST_P(TwoBackwards, AreRefusedUnderOneFinish) {
   std::tie(options.finish, options.handover) = GetParam();
   BucketedGradSync sync(named(net), testing::make_world_of_one(), options);
   net.loss(input_of(0, 0)).backward();
-  try {
-    net.loss(input_of(0, 0)).backward();
-    FAIL();
-  } catch (const ConfigError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("twice"));
-    EXPECT_THAT(error.what(), HasSubstr("no_sync()"));
-  }
+  EXPECT_THAT(
+      [&] { net.loss(input_of(0, 0)).backward(); },
+      ThrowsMessage<ConfigError>(
+          AllOf(HasSubstr("twice"), HasSubstr("no_sync()"))));
   sync.reset();
   sync.zero_main_grads();
   net.loss(input_of(0, 0)).backward();
@@ -408,21 +405,16 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(GradSync, FinishBeforeAnyBackwardIsRefused) {
   Net net;
   BucketedGradSync sync(named(net), testing::make_world_of_one());
-  try {
-    sync.finish();
-    FAIL();
-  } catch (const ConfigError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("finish() before any backward()"));
-    EXPECT_THAT(error.what(), HasSubstr("call it once a step, after"));
-  }
+  EXPECT_THAT(
+      [&] { sync.finish(); },
+      ThrowsMessage<ConfigError>(AllOf(
+          HasSubstr("finish() before any backward()"),
+          HasSubstr("call it once a step, after"))));
   sync.set_accumulate_only(true);
   net.loss(input_of(0, 0)).backward();
-  try {
-    sync.finish();
-    FAIL();
-  } catch (const ConfigError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("no_sync() alone"));
-  }
+  EXPECT_THAT(
+      [&] { sync.finish(); },
+      ThrowsMessage<ConfigError>(HasSubstr("no_sync() alone")));
 }
 
 TEST(GradSync, WrappingTwiceIsRefusedUntilTheFirstIsGone) {
@@ -430,12 +422,9 @@ TEST(GradSync, WrappingTwiceIsRefusedUntilTheFirstIsGone) {
   const auto world = testing::make_world_of_one();
   {
     BucketedGradSync first(named(net), world);
-    try {
-      BucketedGradSync second(named(net), world);
-      FAIL();
-    } catch (const ConfigError& error) {
-      EXPECT_THAT(error.what(), HasSubstr("'a.weight' is already"));
-    }
+    EXPECT_THAT(
+        [&] { BucketedGradSync second(named(net), world); },
+        ThrowsMessage<ConfigError>(HasSubstr("'a.weight' is already")));
   }
   BucketedGradSync third(named(net), world);
 }
@@ -444,13 +433,11 @@ TEST(GradSync, NothingToSynchroniseIsRefused) {
   for (const std::vector<Param>& params :
        {std::vector<Param>{},
         std::vector<Param>{{"frozen", torch::ones({2})}}}) {
-    try {
-      BucketedGradSync sync(params, testing::make_world_of_one());
-      FAIL();
-    } catch (const ConfigError& error) {
-      EXPECT_THAT(error.what(), HasSubstr("no parameter that requires a grad"));
-      EXPECT_THAT(error.what(), HasSubstr("turn requires_grad on before"));
-    }
+    EXPECT_THAT(
+        [&] { BucketedGradSync sync(params, testing::make_world_of_one()); },
+        ThrowsMessage<ConfigError>(AllOf(
+            HasSubstr("no parameter that requires a grad"),
+            HasSubstr("turn requires_grad on before"))));
   }
 }
 
@@ -458,16 +445,15 @@ TEST(GradSync, AParameterOnAnotherDeviceIsNamed) {
   const auto here = torch::ones({2}).requires_grad_();
   const auto elsewhere =
       torch::empty({2}, torch::device(torch::kMeta)).requires_grad_();
-  try {
-    BucketedGradSync sync(
-        {{"here", here}, {"elsewhere", elsewhere}},
-        testing::make_world_of_one());
-    FAIL();
-  } catch (const ConfigError& error) {
-    EXPECT_THAT(
-        error.what(), HasSubstr("parameter 'elsewhere' is on device meta"));
-    EXPECT_THAT(error.what(), HasSubstr("move the module before wrapping it"));
-  }
+  EXPECT_THAT(
+      [&] {
+        BucketedGradSync sync(
+            {{"here", here}, {"elsewhere", elsewhere}},
+            testing::make_world_of_one());
+      },
+      ThrowsMessage<ConfigError>(AllOf(
+          HasSubstr("parameter 'elsewhere' is on device meta"),
+          HasSubstr("move the module before wrapping it"))));
 }
 
 TEST(GradSync, AChangeAfterWrappingIsNamed) {
@@ -477,12 +463,9 @@ TEST(GradSync, AChangeAfterWrappingIsNamed) {
     net.c->bias.set_requires_grad(false);
     BucketedGradSync sync(named(net), world);
     change(net);
-    try {
+    return message_of<ConfigError>([&] {
       net.loss(input_of(0, 0).to(net.a->weight.scalar_type())).backward();
-    } catch (const ConfigError& error) {
-      return std::string(error.what());
-    }
-    return std::string();
+    });
   };
   EXPECT_THAT(
       message_after([](Net& net) { net.b->bias.set_requires_grad(false); }),
@@ -501,13 +484,13 @@ TEST(GradSync, ReplicasThatDifferAreNamedOnEveryRank) {
     const int64_t size = world->rank() == 0 ? 2 : 3;
     auto a = torch::ones({1}).requires_grad_();
     auto b = torch::ones({size}).requires_grad_();
-    try {
-      BucketedGradSync sync({{"a", a}, {"b", b}}, world);
-      FAIL();
-    } catch (const CommError& error) {
-      EXPECT_THAT(error.what(), HasSubstr("rank 0 has 'b: [2] Float'"));
-      EXPECT_THAT(error.what(), HasSubstr("rank 1 has 'b: [3] Float'"));
-    }
+    EXPECT_THAT(
+        [&] {
+          BucketedGradSync sync({{"a", a}, {"b", b}}, world);
+        },
+        ThrowsMessage<CommError>(AllOf(
+            HasSubstr("rank 0 has 'b: [2] Float'"),
+            HasSubstr("rank 1 has 'b: [3] Float'"))));
   });
 }
 
@@ -543,13 +526,11 @@ TEST(GradSync, AnExceptionInAHookReachesTheCallerOfBackwardWithTheBucket) {
     throw std::runtime_error("no such compressor");
   };
   BucketedGradSync sync({{"w", w}}, testing::make_world_of_one(), options);
-  try {
-    w.sum().backward();
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("bucket 0 of 1 (w, 256 bytes)"));
-    EXPECT_THAT(error.what(), HasSubstr("no such compressor"));
-  }
+  EXPECT_THAT(
+      [&] { w.sum().backward(); },
+      ThrowsMessage<Error>(AllOf(
+          HasSubstr("bucket 0 of 1 (w, 256 bytes)"),
+          HasSubstr("no such compressor"))));
 }
 
 TEST(GradSync, APeerThatStallsMidBucketIsACommErrorNamingBucketAndRank) {
@@ -560,14 +541,12 @@ TEST(GradSync, APeerThatStallsMidBucketIsACommErrorNamingBucketAndRank) {
         BucketedGradSync sync(named(net), world);
         if (world->rank() == 1)
           return;
-        try {
-          net.loss(input_of(0, 0)).backward();
-          FAIL();
-        } catch (const CommError& error) {
-          EXPECT_THAT(error.what(), HasSubstr("bucket 0 of 1 (c.bias ... "));
-          EXPECT_THAT(error.what(), HasSubstr("group 'world'"));
-          EXPECT_THAT(error.what(), HasSubstr("rank 1 of this group"));
-        }
+        EXPECT_THAT(
+            [&] { net.loss(input_of(0, 0)).backward(); },
+            ThrowsMessage<CommError>(AllOf(
+                HasSubstr("bucket 0 of 1 (c.bias ... "),
+                HasSubstr("group 'world'"),
+                HasSubstr("rank 1 of this group"))));
       },
       {.check_collectives = false,
        .timeout = testing::timeout_of_lost_ranks()});
@@ -618,12 +597,9 @@ TEST(GradSyncOptions, BlocksHaveAtLeastOneElement) {
     const torch::nn::Linear linear(2, 2);
     GradSyncOptions options;
     options.block_numel = 0;
-    try {
-      make_sync(Kind::kBucketed, named(*linear), world, options);
-      FAIL() << "no error";
-    } catch (const ConfigError& error) {
-      EXPECT_THAT(error.what(), HasSubstr("block_numel = 0"));
-    }
+    EXPECT_THAT(
+        [&] { make_sync(Kind::kBucketed, named(*linear), world, options); },
+        ThrowsMessage<ConfigError>(HasSubstr("block_numel = 0")));
   });
 }
 

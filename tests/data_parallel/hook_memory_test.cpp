@@ -15,6 +15,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using testing::run_ranks;
+using ::testing::ThrowsMessage;
 using torch::Tensor;
 
 using MakeHook = std::function<BucketHook(HookMemoryPtr memory)>;
@@ -125,13 +126,10 @@ TEST(HookMemory, ASecondModelIsRefused) {
       MemoryModel model(world, make, memory);
       MemoryModel other(world, make, memory);
       model.run_step(world->rank(), 0);
-      try {
-        other.run_step(world->rank(), 0);
-        FAIL();
-      } catch (const Error& error) {
-        EXPECT_THAT(
-            error.what(), HasSubstr("one hook with a HookMemory reduces '"));
-      }
+      EXPECT_THAT(
+          [&] { other.run_step(world->rank(), 0); },
+          ThrowsMessage<Error>(
+              HasSubstr("one hook with a HookMemory reduces '")));
     });
   }
 }
@@ -141,15 +139,11 @@ TEST(HookMemory, RefusesAnotherLength) {
     const auto memory = std::make_shared<HookMemory>();
     memory->restore({"errors.matrix", torch::ones({5})});
     MemoryModel model(world, kHooks[0], memory);
-    try {
-      model.run_step(world->rank(), 0);
-      FAIL() << "5 errors of 2400 gradients";
-    } catch (const Error& error) {
-      EXPECT_THAT(
-          error.what(),
-          HasSubstr("'errors.matrix' that was restored has 5 elements: "
-                    "expected 2400"));
-    }
+    EXPECT_THAT(
+        [&] { model.run_step(world->rank(), 0); },
+        ThrowsMessage<Error>(
+            HasSubstr("'errors.matrix' that was restored has 5 elements: "
+                      "expected 2400")));
     model.sync.reset();
   });
 }

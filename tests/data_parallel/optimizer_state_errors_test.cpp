@@ -7,6 +7,7 @@
 #include "brigade/base/error.h"
 #include "brigade/data_parallel/optimizer_state.h"
 #include "brigade/wrap/data_parallel.h"
+#include "tests/support/message_of.h"
 #include "tests/support/ranks_as_threads.h"
 
 namespace brigade {
@@ -14,6 +15,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using testing::make_world_of_one;
+using ::testing::ThrowsMessage;
 
 torch::nn::Sequential make_refused_net() {
   return torch::nn::Sequential(
@@ -30,12 +32,8 @@ TEST(OptimizerState, NamesStatesThatDoNotFit) {
   const OptimizerState state = gather_optimizer_state(model.sync(), sgd);
   const auto error_of = [&](torch::optim::Optimizer& optimizer,
                             const OptimizerState& from) -> std::string {
-    try {
-      load_optimizer_state(model.sync(), optimizer, from);
-    } catch (const DataError& error) {
-      return error.what();
-    }
-    return "nothing was thrown";
+    return message_of<DataError>(
+        [&] { load_optimizer_state(model.sync(), optimizer, from); });
   };
   torch::optim::Adam adam(net->parameters(), 0.1);
   EXPECT_THAT(
@@ -60,22 +58,16 @@ TEST(OptimizerState, NamesStatesThatDoNotFit) {
       make_world_of_one(),
       {.handover = GradHandover::kMainGrad});
   AdamW adamw = make_adamw(flat.sync(), 0.0);
-  try {
-    load_optimizer_state(flat.sync(), adamw, state);
-    FAIL() << "its moments would be zero";
-  } catch (const DataError& error) {
-    EXPECT_THAT(
-        error.what(), HasSubstr("has 'momentum_buffer' of '0.bias', which"));
-  }
+  EXPECT_THAT(
+      [&] { load_optimizer_state(flat.sync(), adamw, state); },
+      ThrowsMessage<DataError>(
+          HasSubstr("has 'momentum_buffer' of '0.bias', which")));
   other = state;
   other.of_param["0.weight"]["step"] = torch::tensor(int64_t{7});
-  try {
-    load_optimizer_state(flat.sync(), adamw, other);
-    FAIL() << "one count of steps for all";
-  } catch (const DataError& error) {
-    EXPECT_THAT(
-        error.what(), HasSubstr("after 0 steps and another parameter after 7"));
-  }
+  EXPECT_THAT(
+      [&] { load_optimizer_state(flat.sync(), adamw, other); },
+      ThrowsMessage<DataError>(
+          HasSubstr("after 0 steps and another parameter after 7")));
 }
 
 TEST(OptimizerState, RefusesTheStateOfAnIgnoredParameter) {
@@ -85,12 +77,10 @@ TEST(OptimizerState, RefusesTheStateOfAnIgnoredParameter) {
   torch::optim::Adam adam(net->parameters(), 0.1);
   model.forward(torch::ones({4, 7})).sum().backward();
   adam.step();
-  try {
-    gather_optimizer_state(model.sync(), adam);
-    FAIL() << "it is each rank's own";
-  } catch (const ConfigError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("a state of a tensor of shape [3]"));
-  }
+  EXPECT_THAT(
+      [&] { gather_optimizer_state(model.sync(), adam); },
+      ThrowsMessage<ConfigError>(
+          HasSubstr("a state of a tensor of shape [3]")));
 }
 
 }  // namespace

@@ -16,6 +16,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::run_ranks;
 using testing::SyncCase;
+using ::testing::ThrowsMessage;
 
 enum class Tie { kWeights, kFrozen, kBuffer, kIgnored };
 
@@ -48,16 +49,13 @@ TEST_P(SharedMemory, StaysSharedOrIsRefusedByBothNames) {
       if (tie == Tie::kIgnored)
         wrap.ignore = {"other"};
       if (GetParam().is_main_grad()) {
-        try {
-          const DataParallel model(net, world, GetParam().options(), wrap);
-          ADD_FAILURE() << "weights were untied";
-        } catch (const ConfigError& error) {
-          EXPECT_THAT(
-              error.what(),
-              AllOf(
-                  HasSubstr("parameter 'table'"),
-                  HasSubstr("shares memory with 'other'")));
-        }
+        EXPECT_THAT(
+            [&] {
+              const DataParallel model(net, world, GetParam().options(), wrap);
+            },
+            ThrowsMessage<ConfigError>(AllOf(
+                HasSubstr("parameter 'table'"),
+                HasSubstr("shares memory with 'other'"))));
         return;
       }
       DataParallel model(net, world, GetParam().options(), wrap);
@@ -113,17 +111,14 @@ TEST(SharedMemory, RefusesAConversionThatWouldUntieBuffers) {
   };
   WrapOptions wrap;
   wrap.mixed_precision = MixedPrecision{.buffer_dtype = torch::kBFloat16};
-  try {
-    const DataParallel model(
-        std::make_shared<Net>(), testing::make_world_of_one(), {}, wrap);
-    ADD_FAILURE() << "buffers were untied";
-  } catch (const ConfigError& error) {
-    EXPECT_THAT(
-        error.what(),
-        AllOf(
-            HasSubstr("buffer 'mean', which shares memory with 'shown'"),
-            HasSubstr("name it in keep")));
-  }
+  EXPECT_THAT(
+      [&] {
+        const DataParallel model(
+            std::make_shared<Net>(), testing::make_world_of_one(), {}, wrap);
+      },
+      ThrowsMessage<ConfigError>(AllOf(
+          HasSubstr("buffer 'mean', which shares memory with 'shown'"),
+          HasSubstr("name it in keep"))));
 }
 
 }  // namespace

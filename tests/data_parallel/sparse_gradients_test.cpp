@@ -2,6 +2,7 @@
 // dense.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adagrad.h>
@@ -10,6 +11,7 @@
 #include "brigade/base/error.h"
 #include "brigade/wrap/data_parallel.h"
 #include "tests/data_parallel/pseudo_random.h"
+#include "tests/support/message_of.h"
 #include "tests/support/ranks_as_threads.h"
 
 namespace brigade {
@@ -229,12 +231,8 @@ TEST(SparseGradients, AreRefusedByNameWhereTheyHaveNoPlace) {
   const auto error_of = [](const GradSyncOptions& options,
                            const WrapOptions& wrap) -> std::string {
     torch::nn::Embedding table(torch::nn::EmbeddingOptions(5, 2).sparse(true));
-    try {
-      DataParallel model(table, make_world_of_one(), options, wrap);
-    } catch (const ConfigError& error) {
-      return error.what();
-    }
-    return "nothing was thrown";
+    return message_of<ConfigError>(
+        [&] { DataParallel model(table, make_world_of_one(), options, wrap); });
   };
   EXPECT_THAT(
       error_of({.handover = GradHandover::kMainGrad}, {}),

@@ -13,6 +13,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::ThrowsMessage;
 
 std::vector<Param> params_named(const std::vector<std::string>& names) {
   std::vector<Param> params;
@@ -75,15 +76,11 @@ TEST(StepProgress, MissingGradientsAreNamedEightAtMost) {
       params_named({"a", "b", "c", "d", "e", "f", "g", "h", "i", "j"});
   StepProgress progress(params);
   progress.make_ready(0);
-  try {
-    progress.throw_if_missing();
-    FAIL() << "no error";
-  } catch (const ConfigError& error) {
-    EXPECT_THAT(
-        error.what(),
-        HasSubstr("9 of 10 parameters got no gradient in this step: b, c, d, "
-                  "e, f, g, h, i, ..."));
-  }
+  EXPECT_THAT(
+      [&] { progress.throw_if_missing(); },
+      ThrowsMessage<ConfigError>(
+          HasSubstr("9 of 10 parameters got no gradient in this step: b, c, d, "
+                    "e, f, g, h, i, ...")));
   for (int param = 1; param < 10; ++param)
     progress.make_ready(param);
   EXPECT_NO_THROW(progress.throw_if_missing());

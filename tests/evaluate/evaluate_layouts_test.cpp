@@ -166,22 +166,19 @@ TEST_P(EvaluateLayouts, EveryRankNamesTheFirstWindowWithoutAFiniteLoss) {
     under(
         dims,
         [&](Scorer& scorer) {
-          try {
-            scorer.loss(
-                {.count = kWindows,
-                 .length = kLength,
-                 .rows = 2,
-                 .read = read,
-                 .name = "file"},
-                [](int64_t /*done*/) {});
-            ADD_FAILURE() << "it took them: " << dims.product();
-          } catch (const NumericError& error) {
-            EXPECT_THAT(
-                error.what(),
-                ::testing::HasSubstr(
-                    "'file': the loss of windows 2 to 3 of 16"))
-                << dims.product();
-          }
+          EXPECT_THAT(
+              [&] {
+                scorer.loss(
+                    {.count = kWindows,
+                     .length = kLength,
+                     .rows = 2,
+                     .read = read,
+                     .name = "file"},
+                    [](int64_t /*done*/) {});
+              },
+              ::testing::ThrowsMessage<NumericError>(::testing::HasSubstr(
+                  "'file': the loss of windows 2 to 3 of 16")))
+              << dims.product();
         },
         "infinite");
   }

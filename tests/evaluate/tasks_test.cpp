@@ -9,6 +9,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/evaluate/task_tokens.h"
+#include "tests/support/message_of.h"
 #include "tests/support/program.h"
 
 namespace brigade {
@@ -225,12 +226,7 @@ TEST(Tasks, ErrorsNameTheLine) {
   const testing::RunsFolder folder;
   const auto error_of = [&](const std::string& text) {
     testing::write_file(folder / "task", text);
-    try {
-      read_task(folder / "task");
-    } catch (const DataError& error) {
-      return std::string(error.what());
-    }
-    return std::string("none");
+    return message_of<DataError>([&] { read_task(folder / "task"); });
   };
   EXPECT_THAT(error_of(""), HasSubstr("holds no request"));
   EXPECT_THAT(

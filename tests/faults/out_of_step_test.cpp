@@ -21,6 +21,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 struct OutOfStepCase {
   std::string name;
@@ -75,17 +76,13 @@ TEST_P(OutOfStep, EveryRankSaysAtOnceWhatEachLaunched) {
       2,
       [](CommunicatorPtr world) {
         all_reduce(*world, 2, torch::kFloat);
-        try {
-          GetParam().work(*world);
-          ADD_FAILURE() << "rank " << world->rank() << " noticed nothing";
-        } catch (const CommError& error) {
-          EXPECT_THAT(
-              error.what(),
-              AllOf(
-                  HasSubstr("group 'world'"),
-                  HasSubstr(GetParam().of_rank_0),
-                  HasSubstr(GetParam().of_rank_1)));
-        }
+        EXPECT_THAT(
+            [&] { GetParam().work(*world); },
+            ThrowsMessage<CommError>(AllOf(
+                HasSubstr("group 'world'"),
+                HasSubstr(GetParam().of_rank_0),
+                HasSubstr(GetParam().of_rank_1))))
+            << "rank " << world->rank();
       },
       {.timeout = testing::kNever});
 }

@@ -21,6 +21,7 @@
 #include "brigade/checkpoint/verify.h"
 #include "faulty_disk.h"
 #include "made_checkpoint.h"
+#include "tests/support/message_of.h"
 #include "tests/support/program.h"
 #include "tests/support/raw_file.h"
 
@@ -166,12 +167,8 @@ TEST_F(SaveFaults, AnErrorOfAnyCallIsReportedAndTheNextSaveWorks) {
       fs::remove_all(folder_ / "2");
       testing::arm_disk(
           {.path_part = folder_.string(), .at = at, .error = error});
-      std::string message;
-      try {
-        save_made(folder_, 2);
-      } catch (const StorageError& failure) {
-        message = failure.what();
-      }
+      const std::string message =
+          message_of<StorageError>([&] { save_made(folder_, 2); });
       testing::disarm_disk();
       EXPECT_THAT(message, ::testing::HasSubstr(strerror(error)));
       EXPECT_THAT(message, ::testing::HasSubstr(folder_.string()));
@@ -211,12 +208,10 @@ TEST_F(SaveFaults, ADiskThatBecomesReadOnlyIsReportedAndComesBack) {
   ASSERT_EQ(
       ::mount(nullptr, disk.c_str(), nullptr, MS_REMOUNT | MS_RDONLY, nullptr),
       0);
-  try {
-    save_made(disk, 2);
-    ADD_FAILURE() << "a save to a read-only disk";
-  } catch (const StorageError& error) {
-    EXPECT_THAT(error.what(), ::testing::HasSubstr("Read-only file system"));
-  }
+  EXPECT_THAT(
+      [&] { save_made(disk, 2); },
+      ::testing::ThrowsMessage<StorageError>(
+          ::testing::HasSubstr("Read-only file system")));
   EXPECT_EQ(find_reason_to_reject(disk / "1", VerifyLevel::kFull), "");
   ASSERT_EQ(::mount(nullptr, disk.c_str(), nullptr, MS_REMOUNT, nullptr), 0);
   save_made(disk, 2);

@@ -1,5 +1,6 @@
 #include "brigade/files/file.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -19,6 +20,8 @@ namespace brigade {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 class FileTest : public ::testing::Test {
  protected:
@@ -79,40 +82,29 @@ TEST_F(FileTest, PipesFoldersAndDevicesStayAsTheyAre) {
   fs::create_symlink("/dev/null", link);
   for (const fs::path& path : {pipe, folder_ / "folder", link}) {
     const fs::file_type type = fs::symlink_status(path).type();
-    try {
-      AtomicFile file(path);
-      file.write(std::string_view("text"));
-      file.commit();
-      FAIL() << path;
-    } catch (const StorageError& error) {
-      EXPECT_NE(
-          std::string(error.what()).find(path.string() + "': it is no regular"),
-          std::string::npos)
-          << error.what();
-    }
+    EXPECT_THAT(
+        [&] {
+          AtomicFile file(path);
+          file.write(std::string_view("text"));
+          file.commit();
+        },
+        ThrowsMessage<StorageError>(
+            HasSubstr(path.string() + "': it is no regular")))
+        << path;
     EXPECT_EQ(fs::symlink_status(path).type(), type);
   }
 }
 
 TEST_F(FileTest, AMissingFileIsNamedInTheError) {
-  try {
-    MappedFile file(folder_ / "absent");
-    FAIL();
-  } catch (const DataError& error) {
-    EXPECT_NE(
-        std::string(error.what()).find((folder_ / "absent").string()),
-        std::string::npos);
-  }
+  EXPECT_THAT(
+      [&] { MappedFile file(folder_ / "absent"); },
+      ThrowsMessage<DataError>(HasSubstr((folder_ / "absent").string())));
 }
 
 TEST_F(FileTest, AFolderThatIsMissingIsAStorageErrorThatNamesIt) {
-  try {
-    AtomicFile file(folder_ / "no_such_folder" / "a");
-    FAIL();
-  } catch (const StorageError& error) {
-    EXPECT_NE(
-        std::string(error.what()).find("no_such_folder"), std::string::npos);
-  }
+  EXPECT_THAT(
+      [&] { AtomicFile file(folder_ / "no_such_folder" / "a"); },
+      ThrowsMessage<StorageError>(HasSubstr("no_such_folder")));
 }
 
 TEST_F(FileTest, AnEmptyFileMapsToNoBytes) {

@@ -13,6 +13,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
+using ::testing::ThrowsMessage;
 
 class FingerprintTest : public ::testing::Test {
  protected:
@@ -41,12 +42,9 @@ TEST_F(FingerprintTest, SeesSizeHeadAndTail) {
 
 TEST_F(FingerprintTest, AMissingFileIsNamed) {
   const fs::path missing = folder_ / "missing";
-  try {
-    fingerprint_of_file(missing);
-    FAIL();
-  } catch (const DataError& error) {
-    EXPECT_THAT(error.what(), HasSubstr(missing.string()));
-  }
+  EXPECT_THAT(
+      [&] { fingerprint_of_file(missing); },
+      ThrowsMessage<DataError>(HasSubstr(missing.string())));
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/files/file.h"
+#include "tests/support/message_of.h"
 #include "tests/support/temporary_folder.h"
 
 namespace brigade {
@@ -26,12 +27,8 @@ class FolderLockTest : public ::testing::Test {
  protected:
   // "": the lock was free.
   std::string try_lock(const FolderLockOptions& options = {}) const {
-    try {
-      const FolderLock lock(folder_, "the run folder", options);
-      return {};
-    } catch (const ConfigError& error) {
-      return error.what();
-    }
+    return message_of<ConfigError>(
+        [&] { const FolderLock lock(folder_, "the run folder", options); });
   }
 
   const TemporaryFolder folder_;

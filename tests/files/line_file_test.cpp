@@ -16,6 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 class LineFileTest : public ::testing::Test {
  protected:
@@ -54,14 +55,10 @@ TEST_F(LineFileTest, ALineThatDidNotFitIsWrittenOnceThereIsRoom) {
   file.append("one");
   set_room(6);
   for (const char* line : {"two", "three"}) {
-    try {
-      file.append(line);
-      FAIL();
-    } catch (const StorageError& error) {
-      EXPECT_THAT(
-          error.what(),
-          AllOf(HasSubstr(path.string()), HasSubstr("File too large")));
-    }
+    EXPECT_THAT(
+        [&] { file.append(line); },
+        ThrowsMessage<StorageError>(
+            AllOf(HasSubstr(path.string()), HasSubstr("File too large"))));
   }
   EXPECT_EQ(read_text_file(path), "one\ntw");
   set_room(limit_.rlim_max);
@@ -73,13 +70,10 @@ TEST_F(LineFileTest, ALineThatDidNotFitIsWrittenOnceThereIsRoom) {
 TEST_F(LineFileTest, APipeIsRefused) {
   const fs::path path = folder_ / "pipe";
   ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
-  try {
-    LineFile().open(path);
-    FAIL();
-  } catch (const StorageError& error) {
-    EXPECT_THAT(
-        error.what(), HasSubstr(path.string() + "' is not a regular file"));
-  }
+  EXPECT_THAT(
+      [&] { LineFile().open(path); },
+      ThrowsMessage<StorageError>(
+          HasSubstr(path.string() + "' is not a regular file")));
 }
 
 }  // namespace

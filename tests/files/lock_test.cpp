@@ -1,5 +1,6 @@
 #include "brigade/files/lock.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -16,6 +17,8 @@ namespace brigade {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 class FileLockTest : public ::testing::Test {
  protected:
@@ -85,12 +88,9 @@ TEST_F(FileLockTest, WaitingNeverLocksAFileThatWasRemoved) {
 }
 
 TEST_F(FileLockTest, AFolderThatDoesNotExistIsNamed) {
-  try {
-    FileLock::wait(folder_ / "no" / "a.lock", File::kKeep);
-    FAIL();
-  } catch (const StorageError& error) {
-    EXPECT_NE(std::string(error.what()).find("no/a.lock"), std::string::npos);
-  }
+  EXPECT_THAT(
+      [&] { FileLock::wait(folder_ / "no" / "a.lock", File::kKeep); },
+      ThrowsMessage<StorageError>(HasSubstr("no/a.lock")));
 }
 
 }  // namespace

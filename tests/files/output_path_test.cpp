@@ -5,7 +5,6 @@
 #include <sys/stat.h>
 
 #include <fstream>
-#include <functional>
 #include <iterator>
 #include <string>
 #include <thread>
@@ -14,6 +13,7 @@
 #include "brigade/files/file.h"
 #include "brigade/files/read_once.h"
 #include "brigade/files/usual_path.h"
+#include "tests/support/message_of.h"
 #include "tests/support/temporary_folder.h"
 
 namespace brigade {
@@ -25,15 +25,6 @@ using ::testing::ThrowsMessage;
 
 class OutputPath : public ::testing::Test {
  protected:
-  static std::string failure_of(const std::function<void()>& call) {
-    try {
-      call();
-    } catch (const StorageError& error) {
-      return error.what();
-    }
-    return "";
-  }
-
   const TemporaryFolder folder_;
 };
 
@@ -42,7 +33,7 @@ TEST_F(OutputPath, ADeviceIsWrittenAndStaysADevice) {
   write_text_file("/dev/null", "text");
   EXPECT_TRUE(fs::is_character_file("/dev/null"));
   EXPECT_THAT(
-      failure_of([] { write_text_file("/dev/full", "text"); }),
+      message_of<StorageError>([] { write_text_file("/dev/full", "text"); }),
       HasSubstr("cannot write '/dev/full': No space left on device"));
   EXPECT_TRUE(fs::is_character_file("/dev/full"));
 }
@@ -63,10 +54,10 @@ TEST_F(OutputPath, APipeTakesTheTextAndGivesIt) {
 TEST_F(OutputPath, UnwritablePathsAreReportedBeforeAndNothingIsLeft) {
   const fs::path nowhere = folder_ / "no" / "file";
   EXPECT_THAT(
-      failure_of([&] { check_writable(nowhere); }),
+      message_of<StorageError>([&] { check_writable(nowhere); }),
       HasSubstr("cannot write '" + nowhere.string() + "': No such file"));
   EXPECT_THAT(
-      failure_of([&] { check_writable(folder_); }),
+      message_of<StorageError>([&] { check_writable(folder_); }),
       HasSubstr("Is a directory"));
   check_writable(folder_ / "new");
   check_writable("/dev/full");
@@ -82,11 +73,11 @@ TEST_F(OutputPath, AFolderThatCannotBeMadeIsReportedBefore) {
   EXPECT_TRUE(fs::is_empty(folder_));
   std::ofstream(folder_ / "file") << "text";
   EXPECT_THAT(
-      failure_of([&] { check_can_make(folder_ / "file" / "b"); }),
+      message_of<StorageError>([&] { check_can_make(folder_ / "file" / "b"); }),
       HasSubstr("cannot make '" + (folder_ / "file" / "b").string() + "'"));
   fs::create_symlink("loop", folder_ / "loop");
   EXPECT_THAT(
-      failure_of([&] { check_can_make(folder_ / "loop" / "b"); }),
+      message_of<StorageError>([&] { check_can_make(folder_ / "loop" / "b"); }),
       HasSubstr("Too many levels of symbolic links"));
 }
 
@@ -100,7 +91,7 @@ TEST_F(OutputPath, WritesTheTargetOfALinkAndNamesALoop) {
   fs::create_symlink("loop", folder_ / "loop");
   for (const fs::path& path : {folder_ / "loop", folder_ / "loop" / "file"}) {
     EXPECT_THAT(
-        failure_of([&] { check_writable(path); }),
+        message_of<StorageError>([&] { check_writable(path); }),
         HasSubstr(
             "Too many levels of symbolic links: '" +
             (folder_ / "loop").string() + "'"));
@@ -111,7 +102,7 @@ TEST_F(OutputPath, APipeThatNobodyReadsIsRefusedBefore) {
   const fs::path pipe = folder_ / "pipe";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   EXPECT_THAT(
-      failure_of([&] { check_writable(pipe); }),
+      message_of<StorageError>([&] { check_writable(pipe); }),
       HasSubstr("it is a pipe (FIFO) that nobody reads"));
 }
 

@@ -28,7 +28,9 @@ namespace brigade {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 using End = ChatAnswer::End;
 using Messages = nlohmann::ordered_json;
 using nlohmann::json;
@@ -320,13 +322,11 @@ TEST_F(ChatSessions, TheOldestTurnsMakeRoomForTheAnswer) {
 TEST_F(ChatSessions, AMessageThatIsTooLongIsRefusedAndForgotten) {
   with_session({}, options(), [&](ChatSession& session, bool) {
     const auto ignore = [](std::string_view) {};
-    try {
-      session.answer(std::string(kPositions - 2, 'x'), ignore);
-      ADD_FAILURE() << "accepted";
-    } catch (const DataError& error) {
-      EXPECT_THAT(error.what(), HasSubstr("the message has 96 tokens"));
-      EXPECT_THAT(error.what(), HasSubstr("96 positions"));
-    }
+    EXPECT_THAT(
+        [&] { session.answer(std::string(kPositions - 2, 'x'), ignore); },
+        ThrowsMessage<DataError>(AllOf(
+            HasSubstr("the message has 96 tokens"),
+            HasSubstr("96 positions"))));
     const auto longest =
         session.answer(std::string(kPositions - 3, 'x'), ignore);
     EXPECT_EQ(longest.end, End::kPositions);
@@ -341,12 +341,9 @@ TEST_F(ChatSessions, AMessageThatIsTooLongIsRefusedAndForgotten) {
 
 TEST_F(ChatSessions, AModelWithoutATemplateSaysHowToGiveOne) {
   fs::remove(tokenizer() / "chat_template.jinja");
-  try {
-    with_session({}, options(), [](ChatSession&, bool) {});
-    ADD_FAILURE() << "accepted";
-  } catch (const DataError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("give one with --template FILE"));
-  }
+  EXPECT_THAT(
+      [&] { with_session({}, options(), [](ChatSession&, bool) {}); },
+      ThrowsMessage<DataError>(HasSubstr("give one with --template FILE")));
   ChatSessionOptions given = options();
   given.template_file = folder_ / "given.jinja";
   testing::write_file(given.template_file, template_with("<|3|>"));

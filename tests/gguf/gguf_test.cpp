@@ -12,6 +12,7 @@
 #include "brigade/gguf/blocks.h"
 #include "brigade/gguf/reader.h"
 #include "brigade/gguf/writer.h"
+#include "tests/support/message_of.h"
 #include "tests/support/raw_file.h"
 
 namespace brigade {
@@ -63,12 +64,8 @@ std::span<const std::byte> bytes_of(const std::string& file) {
 }
 
 std::string refusal(const std::string& file) {
-  try {
-    parse_gguf(bytes_of(file), "some.gguf");
-  } catch (const DataError& error) {
-    return error.what();
-  }
-  return "accepted";
+  return message_of<DataError>(
+      [&] { parse_gguf(bytes_of(file), "some.gguf"); });
 }
 
 TEST(Gguf, ReadsEntriesAndTensorsWithRowsFirst) {
@@ -108,7 +105,7 @@ TEST(Gguf, EveryTruncationIsRefusedWithItsOffset) {
     const std::string message = refusal(file.substr(0, size));
     ASSERT_THAT(message, HasSubstr("'some.gguf' at byte ")) << size;
   }
-  EXPECT_EQ(refusal(file.substr(0, needed)), "accepted");
+  EXPECT_EQ(refusal(file.substr(0, needed)), "");
 }
 
 TEST(Gguf, RefusesForeignFilesByName) {
@@ -219,15 +216,11 @@ TEST(GgufBlocks, Q8HoldsStepsOfTheLargestValueBy127) {
 }
 
 TEST(GgufBlocks, RefusesValuesThatTheTypeCannotHold) {
-  EXPECT_THROW(
-      try {
-        encode_gguf(std::vector<float>{1.F, 1e6F}, GgufType::kF16, "blk.0.w");
-      } catch (const DataError& error) {
-        EXPECT_THAT(
-            error.what(), HasSubstr("'blk.0.w' holds 1000000 at element 1"));
-        throw;
-      },
-      DataError);
+  const std::vector<float> values = {1.F, 1e6F};
+  EXPECT_THAT(
+      message_of<DataError>(
+          [&] { encode_gguf(values, GgufType::kF16, "blk.0.w"); }),
+      HasSubstr("'blk.0.w' holds 1000000 at element 1"));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "brigade/base/error.h"
+#include "tests/support/message_of.h"
 
 namespace brigade {
 namespace {
@@ -78,12 +79,7 @@ std::map<std::string, float> scores_of(const json& tokenizer) {
 }
 
 std::string refusal_of(const json& merges) {
-  try {
-    scores_of(tokenizer_with(merges));
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "accepted";
+  return message_of<ConfigError>([&] { scores_of(tokenizer_with(merges)); });
 }
 
 TEST(SentencePieceTokens, RunsOfSpacesHaveOneScore) {

@@ -12,6 +12,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
+using ::testing::ThrowsMessage;
 
 SlurmJob job() {
   return {
@@ -80,12 +81,9 @@ TEST(SlurmBatchScript, ATemplateKeepsItsTextAroundTheParts) {
           StartsWith("a\n#SBATCH --job-name=quickstart\n"),
           HasSubstr("b '/jobs/quickstart'\nsrun -n 8"),
           ::testing::EndsWith("auto\nc\n")));
-  try {
-    slurm_batch_script(job(), "{DIRECTIVES}");
-    FAIL();
-  } catch (const ConfigError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("the template has no {COMMAND}"));
-  }
+  EXPECT_THAT(
+      [&] { slurm_batch_script(job(), "{DIRECTIVES}"); },
+      ThrowsMessage<ConfigError>(HasSubstr("the template has no {COMMAND}")));
 }
 
 // Slurm replaces %x in the name of an output file.

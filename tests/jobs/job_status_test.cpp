@@ -13,6 +13,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 class JobStatusTest : public ::testing::Test {
  protected:
@@ -165,26 +166,16 @@ TEST_F(JobStatusTest, ClearedTasksAreGoneAndTheOthersStay) {
 }
 
 TEST_F(JobStatusTest, NamesAFolderOrStatusThatIsNoJob) {
-  try {
-    read_jobs(folder_);
-    FAIL();
-  } catch (const ConfigError& error) {
-    EXPECT_THAT(
-        error.what(),
-        AllOf(HasSubstr(folder_.path().string()), HasSubstr("holds no jobs")));
-  }
-  try {
-    of("walking 17");
-    FAIL();
-  } catch (const DataError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("begins with 'walking'"));
-  }
-  try {
-    parse_job_state("failed");
-    FAIL();
-  } catch (const ConfigError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("the nearest is 'fail'"));
-  }
+  EXPECT_THAT(
+      [&] { read_jobs(folder_); },
+      ThrowsMessage<ConfigError>(AllOf(
+          HasSubstr(folder_.path().string()), HasSubstr("holds no jobs"))));
+  EXPECT_THAT(
+      [&] { of("walking 17"); },
+      ThrowsMessage<DataError>(HasSubstr("begins with 'walking'")));
+  EXPECT_THAT(
+      [&] { parse_job_state("failed"); },
+      ThrowsMessage<ConfigError>(HasSubstr("the nearest is 'fail'")));
 }
 
 }  // namespace

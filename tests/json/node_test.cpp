@@ -5,6 +5,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/json/string_member.h"
+#include "tests/support/message_of.h"
 
 namespace brigade {
 namespace {
@@ -18,12 +19,7 @@ constexpr const char* kText =
 template <class Read>
 std::string error_of(const Read& read) {
   const JsonDocument document(kText, {"test", "file.json"});
-  try {
-    read(document.root());
-  } catch (const DataError& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
+  return message_of<DataError>([&] { read(document.root()); });
 }
 
 TEST(JsonNode, ReadsValuesOfTheirTypes) {
@@ -74,12 +70,9 @@ TEST(JsonNode, ErrorsNameFileLineColumnPointerAndTypes) {
 
 TEST(JsonDocument, FaultsOfTheTextAreDataErrorsWithTheirPlace) {
   const auto error = [](const char* text) -> std::string {
-    try {
+    return message_of<DataError>([&] {
       JsonDocument(text, {"test", "file.json"});
-    } catch (const DataError& caught) {
-      return caught.what();
-    }
-    return "nothing was thrown";
+    });
   };
   EXPECT_EQ(
       error("{\n\"a\": 1 2}"),
@@ -94,14 +87,10 @@ TEST(JsonDocument, FaultsOfTheTextAreDataErrorsWithTheirPlace) {
 TEST(JsonDocument, ErrorsCountLinesFromItsFirstLine) {
   const JsonDocument document(
       R"({"a": 1})", {.module = "test", .file = "x.jsonl", .first_line = 7});
-  try {
-    document.root().at("a").string();
-    FAIL();
-  } catch (const DataError& error) {
-    EXPECT_STREQ(
-        error.what(),
-        "[test] x.jsonl:7:7: at /a: expected a string, found a number");
-  }
+  EXPECT_THAT(
+      [&] { document.root().at("a").string(); },
+      ::testing::ThrowsMessage<DataError>(
+          "[test] x.jsonl:7:7: at /a: expected a string, found a number"));
 }
 
 TEST(StringMember, IsFoundAmongAnythingElse) {
