@@ -34,7 +34,7 @@ LAYOUTS = {
     "cp2": ["--nproc", "2", "distributed.cp_size=2",
             f"training.micro_batch_size={WINDOWS}"],
 }
-# How many of the teacher's tokens, and its share of the loss.
+# The number of the teacher's tokens, and its share of the loss.
 CASES = ((8, 0.7), (VOCABULARY, 1.0))
 
 
@@ -46,8 +46,8 @@ def records():
 
 
 def divergence(student, teacher, k):
-    """Of each place, [N, V] twice: F.kl_div of the k likeliest tokens of the
-    teacher and of all others as one; of the whole vocabulary as it is."""
+    """F.kl_div at each place of student and teacher [N, V]: over the teacher's
+    k likeliest tokens and all others as one, or over the whole vocabulary."""
     log_q, log_p = (x.log_softmax(-1) for x in (student, teacher))
     if k < VOCABULARY:
         ids = log_p.topk(k).indices

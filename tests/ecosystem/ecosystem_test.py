@@ -162,8 +162,8 @@ class Ecosystem(TestInFolder):
             torch.from_numpy(records["logs"].copy()))
 
     def check_logits(self, folder, model):
-        """Of all tokens, which float32 rounds by up to 6e-8 of them in each
-        operation: relative to the largest, some 8."""
+        """Compares the logits of all tokens: each operation in float32 rounds
+        by up to 6e-8, relative to the largest, some 8."""
         with torch.no_grad():
             logits = torch.cat([
                 model(self.tokens[None, begin:begin + 64]).logits[0]
@@ -186,7 +186,7 @@ class Ecosystem(TestInFolder):
         self.assertEqual(mine["tokens"], count)
         self.assertLess(abs(mine["loss"] - loss), 1e-5)
         self.check_logits(run_folder, theirs)
-        # And back: what transformers saves, we read.
+        # What transformers saves is read back.
         saved = self.folder / f"{model}-{layout}-saved"
         theirs.save_pretrained(saved, max_shard_size="100KB")
         self.assertLess(
@@ -304,8 +304,8 @@ class Ecosystem(TestInFolder):
             self.assertTrue(math.isclose(
                 event.value, row["loss"], rel_tol=1e-6))
 
-    def test_texts_begin_alike_with_a_tokenizer_of_our_own(self):
-        """In training, generation, evaluation and transformers."""
+    def test_texts_begin_the_same_with_a_tokenizer_of_our_own(self):
+        """Compares training, generation, evaluation and transformers."""
         folder = self.folder / "own"
         folder.mkdir()
         run("prepare", "-i", self.text, "--train-tokenizer", 330,
@@ -366,7 +366,7 @@ class Ecosystem(TestInFolder):
         train("", 6)
         train(run_folder / "checkpoints" / "4", 8)
         train(run_folder / "checkpoints" / "2", 5)
-        # A kill: steps after the last checkpoint, and half a record.
+        # After a kill: steps after the last checkpoint, and half a record.
         newest = sorted(run_folder.glob("events.out.tfevents.*"))[-1]
         newest.write_bytes(newest.read_bytes()[:-20])
         shutil.rmtree(run_folder / "checkpoints" / "5")

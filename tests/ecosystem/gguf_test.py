@@ -24,7 +24,7 @@ from support import BRIGADE, TestInFolder, run
 # Where scripts/test_llama_cpp.sh has llama.cpp.
 ROOT = pathlib.Path("/var/cache/brigade-debian/forky")
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
-# What does not change with the project: results depend on it.
+# A fixed text, since results depend on it.
 TEXT = (SOURCE / "LICENSE").read_text()
 SHAPE = {
     "vocab_size": 608, "hidden_size": 64, "intermediate_size": 96,
@@ -35,7 +35,7 @@ GEMMA = {"query_pre_attn_scalar": 16, "sliding_window": 32}
 
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2,
            "moe_intermediate_size": 64}
-# Of DeepSeek-V3's router.
+# DeepSeek-V3's router.
 DEEPSEEK = {"n_routed_experts": 8, "num_experts_per_tok": 2,
             "moe_intermediate_size": 64, "n_shared_experts": 1,
             "first_k_dense_replace": 1, "norm_topk_prob": True,
@@ -166,13 +166,13 @@ def llama2_json(model, normalized=False):
 
 
 def interleaved(weight, heads):
-    """As llama.cpp's "llama" rotates: neighbours, not halves."""
+    """The rows as llama.cpp's "llama" rotates them: neighbours, not halves."""
     rows = weight.reshape(heads, 2, -1, *weight.shape[1:])
     return rows.swapaxes(1, 2).reshape(weight.shape)
 
 
 class GeluOfATable(torch.nn.Module):
-    """As ggml has it: looked up by float16 numbers, which it returns."""
+    """ggml's GELU, a table from float16 to float16 numbers."""
 
     def forward(self, x):
         key = x.half().float()
@@ -328,8 +328,8 @@ class Gguf(TestInFolder):
                     self.check_llama_cpp(self.export(folder, kind), folder)
 
     def test_what_gemma_differs_by_is_ggmls_table_of_gelu(self):
-        """With exact GELU the difference is one size; with the table's it is
-        what two exact sums of the same differ by, rounded by it."""
+        """llama.cpp is four times as close to the table's GELU as to the exact
+        one, and about as close as float32 is to float64."""
         for name in ("gemma2", "gemma3"):
             with self.subTest(model=name):
                 folder = self.model(name)
@@ -357,7 +357,7 @@ class Gguf(TestInFolder):
                 self.assertLess(
                     (theirs - rounded).norm(), (single - rounded).norm() * 1.5)
 
-    def test_llama_cpp_cuts_words_alike(self):
+    def test_llama_cpp_cuts_the_same_words(self):
         for pre in PRE_TOKENIZERS:
             with self.subTest(pre_tokenizer=pre):
                 folder = self.model("linear", pre)
@@ -438,7 +438,7 @@ class Gguf(TestInFolder):
         self.check_sentencepiece(folder)
 
     def check_tokens_of_tokenizers(self, folder, made):
-        """Of 2,000 texts; </s> ends each of them in the dataset."""
+        """The tokens of 2,000 texts; </s> ends each of them in the dataset."""
         draw = random.Random(1)
         pieces = TEXT.split() + [
             "<s>", "<unk>", " ", "  ", " " * 9, " " * 40, "\n", "\n\n", "\t",
@@ -458,7 +458,7 @@ class Gguf(TestInFolder):
     def notes(self, folder):
         return run("export", "--run", folder, "--gguf", folder / "out.gguf")
 
-    def test_what_llama_cpp_does_otherwise_with_symbols_is_said(self):
+    def test_the_export_names_what_llama_cpp_does_with_symbols(self):
         folder, _ = self.sentencepiece_folder(
             "prefixed", user_defined_symbols="the")
         self.assertIn(

@@ -92,8 +92,8 @@ TEXTS = [
 
 
 def make_tokenizer(kind, begin, end, has_template):
-    """As Llama 2 and Gemma write theirs (spaces), or as GPT-2, Llama 3 and
-    Qwen do (bytes)."""
+    """A tokenizer like those of Llama 2 and Gemma (spaces), or of GPT-2,
+    Llama 3 and Qwen (bytes)."""
     specials = list(dict.fromkeys(t for t in ("<unk>", begin, end) if t))
     if kind == "spaces":
         tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(
@@ -103,7 +103,7 @@ def make_tokenizer(kind, begin, end, has_template):
         tokenizer.decoder = decoders.Sequence([
             decoders.Replace("▁", " "), decoders.ByteFallback(),
             decoders.Fuse(), decoders.Strip(" ", 1, 0)])
-        # For the training alone: no token reaches over a space.
+        # Only while training, so that no token spans a space.
         tokenizer.pre_tokenizer = pre_tokenizers.Split(
             "▁", "merged_with_next")
         specials += [f"<0x{byte:02X}>" for byte in range(256)]
@@ -212,7 +212,7 @@ class Harness(unittest.TestCase):
                 "choices", "multiple_choice", files["choices"],
                 doc_to_text="{{context}}", doc_to_choice="choices",
                 doc_to_target="gold", target_delimiter=delimiter),
-            # Which puts no delimiter before its target.
+            # The harness adds no delimiter before this target.
             self.task(
                 "words", "loglikelihood", files["words"],
                 doc_to_text="{{context}}",

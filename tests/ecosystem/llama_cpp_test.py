@@ -19,16 +19,16 @@ import unicodedata
 
 STRINGS = 2000
 SEQ_LENGTH = 128
-# Of few tokens the mean of what llama.cpp's rounding does to each is chance: on
-# a Xeon with AMX 6e-3 of the perplexity of 18 KB, 7e-4 of 180 KB.
+# llama.cpp's rounding moves the mean of few tokens by chance: on a Xeon with
+# AMX, by 6e-3 of the perplexity of 18 KB and 7e-4 of 180 KB.
 TEXT_BYTES = 120000
-LOGITS = 2**20  # to be looked at, about
-# Of the loss and of the logits, relative, where both compute with the same
-# values; and of the perplexity where llama.cpp rounds activations too.
+LOGITS = 2**20  # compared, about
+# Relative tolerances: of the loss and logits where both compute with the same
+# values, and of the perplexity where llama.cpp rounds activations too.
 SAME_VALUES = 1e-4
 ROUNDED = 0.005
-# Of the logits where ggml looks GELU up in a table of float16: gguf_test.py
-# shows that they are as far from exact ones as that table makes them.
+# The tolerance of logits where ggml looks GELU up in a table of float16.
+# gguf_test.py shows that the table explains their distance.
 GELU_OF_A_TABLE = 1e-3
 PIECES = [
     "it's", "I'LL", "we've", "12345", "3.14", " ", "  ", "   ", "\n", "\n\n",
@@ -42,7 +42,7 @@ def strings(special):
     """Lines of the documents, and pieces in random order."""
     draw = random.Random(0)
     documents = sorted(pathlib.Path("docs").glob("*.md"))
-    # A special token that is written in a text is one to some tokenizers only.
+    # Only some tokenizers recognise a special token that a text spells.
     lines = [line for path in documents for line in path.read_text().split("\n")
              if line and "<" not in line]
     pieces = PIECES + special
@@ -149,7 +149,7 @@ class Test:
         theirs = [list(map(int, ids)) for ids in self.words(
             "plain" if self.is_library else "tokens", quoted)]
         mine = self.tokens(texts, "strings")
-        # What begins and ends a document is Brigade's and no text.
+        # The tokens around a document are Brigade's and not in the text.
         specials = self.special_ids()
         for ids in mine + theirs:
             while ids and ids[0] in specials:

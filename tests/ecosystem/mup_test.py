@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """mup against its tables 8 and 9 in plain PyTorch: there the logits and the
-scores of attention have factors of their own, here weights have them. Both
-train alike, and what is exported is an ordinary model.
+scores of attention have factors of their own, here weights include them. Both
+train the same way, and the exported model is an ordinary one.
 
     mup_test.py BRIGADE          # see scripts/test_ecosystem.sh
 """

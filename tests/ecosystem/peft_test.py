@@ -27,14 +27,14 @@ SHAPE = {"vocab_size": 259, "hidden_size": 32, "intermediate_size": 48,
 MODELS = {
     "llama": (transformers.LlamaConfig, {"tie_word_embeddings": False}),
     "qwen2": (transformers.Qwen2Config, {"tie_word_embeddings": True}),
-    # Of two layers one has experts. PEFT takes the names of its MLPs' linears
+    # One of two layers has experts. PEFT takes the names of its MLPs' linears
     # for experts, in the dense layer too.
     "qwen3_moe": (transformers.Qwen3MoeConfig, {
         "head_dim": 8, "num_experts": 4, "num_experts_per_tok": 2,
         "moe_intermediate_size": 24, "norm_topk_prob": True,
         "mlp_only_layers": [0]}),
-    # Every linear is adapted. PEFT has those of a layer's experts as two: gate
-    # with up, and down.
+    # Every linear is adapted. PEFT stores those of a layer's experts as two:
+    # gate with up, and down.
     "olmoe": (transformers.OlmoeConfig, {
         "num_experts": 4, "num_experts_per_tok": 2, "norm_topk_prob": True}),
     "mixtral": (transformers.MixtralConfig, {
@@ -43,8 +43,8 @@ MODELS = {
 # llama.cpp has no dense layers among sparse ones, and OLMoE without
 # norm_topk_prob.
 NO_GGUF = ("qwen3_moe", "olmoe")
-ADAPTED = {"qwen3_moe": 2 * 4}  # linears; of the others 2 * 7
-# A model, what its runs say of adapters besides, and the tensors of each.
+ADAPTED = {"qwen3_moe": 2 * 4}  # linears; the others have 2 * 7
+# A model, its runs' further adapter keys, and the tensors per adapter.
 FORMS = {name: (name, [], 2) for name in MODELS} | {
     "qwen2_dora": ("qwen2", ["adapter.use_dora=true"], 3),
     "qwen3_moe": ("qwen3_moe", [
@@ -56,8 +56,8 @@ LAYOUTS_OF = {
 
 
 def keep_gate_and_up_apart(model):
-    """Of two adapters PEFT makes one, whose B has blocks of zeros beside each
-    of theirs: they stay."""
+    """PEFT joins two adapters into one, whose B has blocks of zeros beside
+    each of theirs: keeps these zero."""
     for name, b in model.named_parameters():
         if "experts.base_layer.lora_B" in name:
             blocks = torch.eye(2).view(2, 1, 2, 1)

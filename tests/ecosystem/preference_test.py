@@ -80,8 +80,8 @@ LOSSES = {
     "simpo": (simpo, RATE, [f"training.simpo_gamma={GAMMA}"]),
 }
 
-# How much faster it learns, and the program's overrides. DPO's reference is
-# the model without adapters.
+# How much faster it learns, and the overrides. DPO's reference is the model
+# without adapters.
 FORMS = {
     "whole": (1, []),
     "lora": (2, ["adapter.rank=4", "adapter.alpha=16",
@@ -97,7 +97,7 @@ class Preferences(TestInFolder):
         cls.records = list(records())
         lines = cls.folder / "pairs.jsonl"
         lines.write_text("".join(json.dumps(r) + "\n" for r in cls.records))
-        # For conversations, of which there are none.
+        # --chat needs a template, which data without conversations never uses.
         template = cls.folder / "chat.jinja"
         template.write_text("{{ messages }}")
         run("prepare", "--chat", lines, "--template", template,

@@ -27,7 +27,7 @@ SHAPE = {"vocab_size": 259, "hidden_size": 32, "intermediate_size": 48,
          "num_hidden_layers": 2, "num_attention_heads": 4,
          "num_key_value_heads": 2, "max_position_embeddings": 64,
          "initializer_range": 0.2, "tie_word_embeddings": False}
-# Micro-batches in which unlike numbers of tokens count.
+# Micro-batches with different numbers of counting tokens.
 LAYOUTS = {
     "one": [f"training.gradient_accumulation_steps={SEQUENCES}"],
     "tp2_cp2": ["--nproc", "4", "distributed.tp_size=2",
@@ -81,7 +81,7 @@ class Sft(TestInFolder):
         super().setUpClass()
         lines = cls.folder / "answers.jsonl"
         lines.write_text("".join(json.dumps(r) + "\n" for r in records()))
-        # For conversations, of which there are none.
+        # --chat needs a template, which data without conversations never uses.
         template = cls.folder / "chat.jinja"
         template.write_text("{{ messages }}")
         run("prepare", "--chat", lines, "--template", template,
@@ -104,7 +104,7 @@ class Sft(TestInFolder):
         for row in range(STEPS * SEQUENCES):
             places = range(row * LENGTH, (row + 1) * LENGTH + 1)
             ids = [tokens[at] for at in places]
-            # The first has no token before it that would foretell it.
+            # No token predicts the first one.
             yield {"input_ids": ids, "labels": [
                 ids[i] if i > 0 and mask[32 + at // 8] >> at % 8 & 1 else -100
                 for i, at in enumerate(places)]}

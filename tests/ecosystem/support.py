@@ -14,7 +14,7 @@ TEXT = " ".join(
     for a in ("Once", "Then", "Here", "Now")
     for b in ("upon", "walked", "stood", "slept", "sang")
     for c in ("fox", "river", "old mill", "lantern", "quiet town"))
-# Layouts that compute what one rank does.
+# Layouts that compute the same as one rank.
 LAYOUTS = {
     "one": [],
     "tp2_pp2": ["--nproc", "4", "distributed.tp_size=2",
@@ -32,7 +32,7 @@ def run(*arguments):
 
 
 def losses_of(run_folder):
-    """By step."""
+    """The losses by step."""
     lines = (run_folder / "metrics.jsonl").read_text().splitlines()
     return [json.loads(line)["loss"] for line in lines]
 
@@ -63,7 +63,7 @@ class TestInFolder(unittest.TestCase):
                           "init": "pretrained"}}
 
     def check_losses(self, of_what, losses, expected, bound=1e-5):
-        """Of all steps, relative."""
+        """Compares the losses of all steps, relative to the expected ones."""
         self.assertEqual(len(losses), len(expected))
         worst = max(abs(a / b - 1) for a, b in zip(losses, expected))
         print(f"{of_what}: losses of {len(expected)} steps differ by "

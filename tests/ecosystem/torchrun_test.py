@@ -191,15 +191,15 @@ class Torchrun(unittest.TestCase):
                 "--local-addr", "127.0.0.1"]
 
             def join():
-                # Nobody reads a pipe while they run. Without the variable,
-                # agents of 2.14 that are joined by another wait for ever for
-                # an address that none of them writes.
+                # Their output is not read while they run. Without the variable,
+                # agents of 2.14 that another one joins wait forever for an
+                # address that none of them writes.
                 return self.start(program, run, options, *more,
                                   output=subprocess.DEVNULL,
                                   TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
 
             def groups():
-                """Of each step, in order: tokens over those of one group."""
+                """For each step: its tokens over those of one group."""
                 path = run / "metrics.jsonl"
                 if not path.exists():
                     return []
@@ -216,7 +216,7 @@ class Torchrun(unittest.TestCase):
             second = join()
             self.wait_for(first, "two groups",
                           lambda: groups()[-30:] == [2] * 30)
-            # The host is gone: its agent, and its rank without a last word.
+            # The host is lost: the agent and its rank end without a message.
             second.kill()
             for rank in processes_of(run):
                 if parent_of(rank) == second.pid:
