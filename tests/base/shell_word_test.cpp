@@ -10,7 +10,7 @@
 namespace brigade {
 namespace {
 
-// What the shell makes of it.
+// The text that a shell reads back.
 std::string echoed(const std::string& word) {
   const std::unique_ptr<FILE, int (*)(FILE*)> pipe(
       ::popen(("printf %s " + word).c_str(), "r"), ::pclose);

@@ -1,4 +1,4 @@
-// Characters of UTF-8: where they end, and what is none.
+// Where UTF-8 characters end, and which bytes form none.
 #include "brigade/base/utf8.h"
 
 #include <gtest/gtest.h>

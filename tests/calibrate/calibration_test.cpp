@@ -37,7 +37,7 @@ TEST(Calibration, TheMachinePredictsWhatWasMeasured) {
   };
   EXPECT_NEAR(flops_per_s(64, ProductDtype::kFp32), 1e10, 1);
   EXPECT_NEAR(flops_per_s(1024, ProductDtype::kFp32), 4e10, 1);
-  // Halfway in the logarithm of the size: halfway in that of the rate.
+  // The rate is interpolated between sizes, both on log scales.
   EXPECT_NEAR(flops_per_s(256, ProductDtype::kBf16), 4e10, 1);
   EXPECT_NEAR(flops_per_s(16, ProductDtype::kBf16), 2e10, 1);
   EXPECT_NEAR(flops_per_s(4096, ProductDtype::kBf16), 8e10, 1);
@@ -68,7 +68,7 @@ constexpr LayerSample kLayer = {
     .sequence_tokens = 256,
     .sequences = 4};
 
-// Of kLayer.
+// The predicted time of kLayer.
 PartTime predicted(
     const Measurements& measurements,
     const Layout& layout,
@@ -123,7 +123,7 @@ LayerSample with_seconds(LayerSample sample, double forward, double backward) {
   return sample;
 }
 
-// 1e-4 s and 1e-9 s per byte, of all collectives but exchanges.
+// Every collective but exchanges takes 1e-4 s and 1e-9 s per byte.
 void add_collectives(int ranks, Measurements& measurements) {
   for (Collective collective :
        {Collective::kAllReduce,
@@ -135,9 +135,8 @@ void add_collectives(int ranks, Measurements& measurements) {
   }
 }
 
-// What a layer that ranks share takes beyond its computation is what its
-// collectives take. The computation is measured too: a fifth more than its
-// parts.
+// The time of a shared layer beyond its computation is its collectives' time.
+// Its computation is measured too, at a fifth more than its parts.
 TEST(Calibration, ALayerThatRanksShareTakesWhatWasMeasured) {
   Measurements measurements = measured();
   add_collectives(2, measurements);
@@ -156,7 +155,8 @@ TEST(Calibration, ALayerThatRanksShareTakesWhatWasMeasured) {
     sample.backward_s = computation;
     measurements.shared_layers.push_back({sample, slower});
     const PartTime after = predicted(measurements, layout);
-    // Twice the computation was measured, of which 1.2 times is computation.
+    // Twice the computation was measured: 1.2 times is computation, and the
+    // rest collectives.
     EXPECT_NEAR(
         after.forward.total() + backward_of(after), 1.8 * computation, 1e-9);
     EXPECT_DOUBLE_EQ(after.forward.computation(), before.forward.computation());
@@ -196,8 +196,8 @@ TEST(Calibration, ALayerOfContextParallelTakesWhatWasMeasured) {
   EXPECT_LT(time.forward.computation(), alone.forward.computation());
 }
 
-// Collectives that layers did not measure: those of other groups stay, longer
-// ones take as much more.
+// Collectives of other groups keep their times; a longer one adds the time of
+// its further bytes to the measured one.
 TEST(Calibration, LayersReplaceTheCollectivesThatTheyMeasured) {
   Measurements measurements = measured();
   add_collectives(2, measurements);

@@ -7,7 +7,8 @@
 namespace brigade {
 namespace {
 
-// Sizes that take no time; figures are not judged, as other tests run beside.
+// Small sizes keep this short. The figures are not checked, since other tests
+// run at the same time.
 TEST(Measure, FindsEveryRateOfOneRank) {
   const planner::Measurements found = measure_machine(
       {},

@@ -29,7 +29,7 @@ std::string complaint_about(const std::string& source) {
   return message_of<DataError>([&] { render(source); });
 }
 
-// goldens/make_goldens.py says how they came about: by transformers.
+// goldens/make_goldens.py made them with transformers.
 TEST(ChatTemplate, RendersAsTransformersDoes) {
   const Json goldens = Json::parse(
       read_text_file(BRIGADE_SOURCE_DIR "/tests/chat/goldens/chat.json"));
@@ -75,7 +75,7 @@ TEST(ChatTemplate, MarksWhatComesFromWhichMessage) {
       ::testing::ElementsAre(jinja::Mark{6, 9, 0}, jinja::Mark{21, 24, 1}));
 }
 
-// As Python's json module reads and writes them.
+// Python's json module reads and writes them the same way.
 TEST(ChatTemplate, WholeNumbersOfAnySizeStayAsTheyAreWritten) {
   const std::string message =
       R"({"n": 9223372036854775807, "m": 9223372036854775808, )"

@@ -1,5 +1,5 @@
-// Which tokens count, found from the last added token before a mark, against
-// the same found from the text's begin on.
+// Finding which tokens count from the last added token before a mark on gives
+// the same result as searching from the start of the text.
 #include "brigade/chat/chat_tokens.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ using Json = nlohmann::ordered_json;
 
 enum class Places { kGiven, kNone };
 
-// Counts what is encoded; may keep the places of added tokens to itself.
+// Counts the encoded bytes; can hide the places of added tokens.
 class WatchedTokenizer final : public Tokenizer {
  public:
   WatchedTokenizer(const std::string& name, Places places)
@@ -71,7 +71,7 @@ ChatTemplate template_of(const std::string& begin, const std::string& end) {
       Json::object()};
 }
 
-// Parts that begin, end and lie across tokens of both tokenizers.
+// Parts that begin at, end at and cut tokens of both tokenizers.
 Conversation some_conversation(std::mt19937& random, int turns) {
   static const std::vector<std::string> kParts = {
       "one",

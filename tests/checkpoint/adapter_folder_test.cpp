@@ -42,7 +42,7 @@ class AdapterFolderTest : public ::testing::Test {
       tensors_[row.name] = torch::randn(row.shape);
   }
 
-  // As export_adapter() writes it.
+  // Writes the adapter with export_adapter().
   fs::path write(const std::string& name = "adapter") {
     const fs::path out = folder_ / name;
     export_adapter(
@@ -220,7 +220,8 @@ DecoderConfig one_layer_of_mixtral() {
   return config;
 }
 
-// As PEFT stores the adapters of parameters: delta = einsum("ore,eri->eoi").
+// PEFT stores the adapters of parameters so that delta =
+// einsum("ore,eri->eoi").
 TEST_F(AdapterFolderTest, ExpertsOfALayerTogetherAreReadOneByOne) {
   const torch::Tensor gate_up_a = torch::randn({3 * 4, 8});
   const torch::Tensor gate_up_b = torch::randn({12, 4 * 3});
@@ -274,7 +275,7 @@ TEST_F(AdapterFolderTest, ExpertsOfALayerTogetherAreReadOneByOne) {
   }
   expect_equal(delta("gate"), torch::matmul(router_b, router_a) * 3);
 
-  // Of down alone there is nothing inside.
+  // An adapter of down_proj alone has no nested base layer.
   json alone = config;
   alone["target_parameters"] = {"mlp.experts.down_proj"};
   write_adapter(folder_ / "down", alone, {tensors[2], tensors[3]});

@@ -17,7 +17,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-// One row of `whole`, which every rank makes alike.
+// One row of `whole`, which is the same on every rank.
 CheckpointToSave row_of(const torch::Tensor& whole, int rank, int ranks) {
   CheckpointToSave checkpoint;
   checkpoint.manifest.step = 3;
@@ -46,7 +46,7 @@ class BackgroundSaveTest : public ::testing::TestWithParam<int> {
   TemporaryFolder folder_;
 };
 
-// What is trained on meanwhile is not what is saved.
+// The save keeps the values from before the training that goes on.
 TEST_P(BackgroundSaveTest, WritesWhatTheTensorsHeldWhenItBegan) {
   const int ranks = GetParam();
   const fs::path directory = folder_ / "3";
@@ -78,7 +78,7 @@ using BackgroundSaveRanks = BackgroundSaveTest;
 INSTANTIATE_TEST_SUITE_P(Ranks, BackgroundSaveTest, ::testing::Values(1, 2, 3));
 
 TEST_F(BackgroundSaveRanks, WaitBringsAllRanksTheSameOutcome) {
-  // One rank alone has something to write.
+  // Only one rank has something to write.
   testing::run_ranks(2, [&](const CommunicatorPtr& world) {
     BackgroundSave save;
     EXPECT_FALSE(save.wait(*world).has_value());
@@ -92,7 +92,7 @@ TEST_F(BackgroundSaveRanks, WaitBringsAllRanksTheSameOutcome) {
   });
 }
 
-// The cause, with its rank, on every rank: not "another rank failed".
+// Every rank reports the cause and its rank, not "another rank failed".
 TEST_F(BackgroundSaveRanks, EveryRankLearnsWhichOneCouldNotWriteAndWhy) {
   testing::run_ranks_with_store(2, [&](int rank, const StorePtr& store) {
     const fs::path directory = folder_ / "4";

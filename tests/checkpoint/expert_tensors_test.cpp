@@ -35,7 +35,7 @@ using ::testing::ThrowsMessage;
 struct Family {
   const char* name;
   json keys;  // beside those below
-  // In the files of a tensor per expert.
+  // The names in files with one tensor per expert.
   const char* block = "mlp";
   const char* gate = "gate_proj";
   const char* up = "up_proj";
@@ -97,7 +97,7 @@ Tensors read_folder(const fs::path& path) {
   return tensors;
 }
 
-// The folder with a tensor per expert, as transformers 5 has it in memory.
+// The folder with one tensor per expert, stacked as in transformers 5.
 Tensors fused(Tensors separate, const Family& family) {
   Tensors all;
   for (const int64_t layer : {0, 1}) {
@@ -151,7 +151,7 @@ void expect_same_bytes(const Tensors& actual, const Tensors& expected) {
 
 class ExpertTensorsOf : public ::testing::TestWithParam<Family> {
  protected:
-  // As other programs publish it, in bfloat16.
+  // Writes the folder as other programs publish it, in bfloat16.
   ExpertTensorsOf() {
     torch::manual_seed(7);
     fs::create_directory(source_);
@@ -190,7 +190,7 @@ TEST_P(ExpertTensorsOf, ComeBackBitForBit) {
   expect_same_bytes(read_folder(folder_ / "separate"), read_folder(source_));
 }
 
-// Of routers and of linears of experts, merged into a base in either layout.
+// Adapters of routers and expert linears, merged into a base in either layout.
 TEST_P(ExpertTensorsOf, AreWrittenTogetherWithAnAdapterInThem) {
   const Family& family = GetParam();
   const DecoderConfig model = parsed_config(config_of(family));
@@ -242,7 +242,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::ValuesIn(kFamilies),
     [](const auto& each) { return std::string(each.param.name); });
 
-// Which a checkpoint may hold that its manifest does not describe.
+// A checkpoint may hold a tensor that its manifest does not describe.
 TEST(ExpertTensors, OneOfAnotherShapeIsNamed) {
   const TemporaryFolder folder;
   const DecoderConfig config = parsed_config(config_of(kFamilies[0]));

@@ -27,7 +27,7 @@ using nlohmann::json;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-// A folder as other programs write it, in float16.
+// A folder in float16, as other programs write it.
 class ExportFolder : public ::testing::Test {
  protected:
   ExportFolder() {
@@ -107,7 +107,7 @@ TEST_F(ExportFolder, WritesTheModelUnderOneSetOfNamesWithItsFiles) {
   for (const char* name :
        {kGenerationConfig, "tokenizer.json", "chat_template.jinja"})
     EXPECT_EQ(read_text_file(out_ / name), read_text_file(source_ / name));
-  // And again: nothing changes any more.
+  // A second export changes nothing.
   export_folder(out_, folder_ / "again");
   EXPECT_EQ(
       read_text_file(folder_ / "again" / kSafetensorsFile),

@@ -64,7 +64,7 @@ class ExportTest : public ::testing::Test {
     };
   }
 
-  // The bytes of every weight in the exported folder are those given.
+  // Every weight in the exported folder has the given bytes.
   void expect_same_weights(const fs::path& out) {
     const SafetensorsFolder folder(out);
     ASSERT_EQ(folder.tensors().size(), weights_.size());

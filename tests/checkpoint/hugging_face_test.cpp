@@ -206,8 +206,8 @@ TEST_F(HuggingFaceTest, ATiedModelsMatrixMayBeStoredUnderTheHeadsNameAlone) {
   EXPECT_TRUE(torch::equal(loaded, matrix));
 }
 
-// As GLM-4-MoE's files have one. A layer without eh_proj is a model's own, and
-// means that the config says too few.
+// GLM-4-MoE's files have such a layer. A surplus layer without eh_proj belongs
+// to the model: its config has too few layers.
 TEST_F(HuggingFaceTest, ALayerForFurtherTokensIsLeftOut) {
   std::vector<ParameterRow> expected = {row("model.layers.0.up.weight", {1})};
   expected[0].layer = 0;
@@ -230,7 +230,7 @@ TEST_F(HuggingFaceTest, ALayerForFurtherTokensIsLeftOut) {
       refusal(expected), HasSubstr("surplus: model.layers.1.up.weight"));
 }
 
-// What save_pretrained() of transformers' LlamaModel writes.
+// transformers' LlamaModel.save_pretrained() writes these names.
 TEST_F(HuggingFaceTest, AModelSavedWithoutItsHeadHasNamesWithoutModel) {
   const torch::Tensor norm = torch::randn({2});
   const torch::Tensor embedding = torch::randn({4, 2});
@@ -321,8 +321,8 @@ TEST_F(HuggingFaceTest, PeakMemoryIsTheShardPlusOneTensor) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "the sanitizer's own memory would count";
 #endif
-  // Memory in use, not what malloc keeps of it: from here on a freed tensor
-  // goes back to the system at once.
+  // Measure memory in use, not what malloc keeps: from here on a freed tensor
+  // is returned to the system at once.
   ASSERT_EQ(::mallopt(M_MMAP_THRESHOLD, static_cast<int>(MiB)), 1);
   // Half a tensor of slack for what the process maps besides, so that a second
   // tensor in memory at once shows whatever the machine's page sizes are.
@@ -379,7 +379,7 @@ std::vector<ParameterRow> expert_rows(const std::string& block) {
   return rows;
 }
 
-// As transformers has them in memory; Mixtral's block has another name there.
+// transformers stacks them in memory; Mixtral's block has another name there.
 TEST_F(HuggingFaceTest, ExpertsAreTakenFromTheStackOfAll) {
   const torch::Tensor gate_up = torch::randn({2, 6, 2});
   const torch::Tensor down = torch::randn({2, 2, 3});

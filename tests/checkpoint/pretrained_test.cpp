@@ -64,8 +64,8 @@ TEST_P(PretrainedTest, AWeightThatIsNotFiniteIsNamedWithItsFile) {
           ::testing::HasSubstr("1 values that are not finite"))));
 }
 
-// Each rank's part, put back in its place, is the file's tensor; what is not of
-// the file is padding of zeros.
+// Each rank's part, put back in its place, equals the tensor of the file;
+// everything else is zero padding.
 TEST_P(PretrainedTest, EveryTensorParallelLayoutHoldsTheFilesWeights) {
   for (const int tp : {1, 2, 4}) {
     std::map<std::string, torch::Tensor> whole;

@@ -1,5 +1,5 @@
-// A dense model's folder as one with experts: the same logits, and what has no
-// counterpart.
+// A dense model's folder converted to one with experts: the logits are equal,
+// and models without a counterpart are refused.
 #include "brigade/model_spec/upcycle.h"
 
 #include <gmock/gmock.h>

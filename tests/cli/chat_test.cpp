@@ -1,4 +1,4 @@
-// brigade chat as people use it: one message through a pipe, and a conversation
+// brigade chat as people use it: one message through a pipe, or a conversation
 // on a terminal.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-// A program at a terminal of its own.
+// A program on its own pseudo-terminal.
 class Terminal {
  public:
   explicit Terminal(const std::vector<std::string>& arguments) {
@@ -48,14 +48,14 @@ class Terminal {
         ::write(terminal_, keys.data(), keys.size()),
         static_cast<ssize_t>(keys.size()));
   }
-  // Ctrl-C leaves what was typed, and is not read yet, to be read.
+  // Ctrl-C must not discard typed text that was not read yet.
   void keep_unread_input() const {
     termios modes{};
     ASSERT_EQ(::tcgetattr(terminal_, &modes), 0);
     modes.c_lflag |= NOFLSH;
     ASSERT_EQ(::tcsetattr(terminal_, TCSANOW, &modes), 0);
   }
-  // What is shown, up to these words; all where they never come.
+  // The output up to these words, or all of it if they never appear.
   std::string shown_until(const std::string& words) {
     std::array<char, 4096> bytes{};
     while (true) {
@@ -110,7 +110,7 @@ TEST_F(ChatCommand, APipesTextIsOneMessageAndTheOutputItsAnswer) {
   EXPECT_EQ(run(chat, "<<< $'two\\nlines'"), 0) << err();
   const std::string answer = out();
   EXPECT_THAT(answer, AllOf(Not(IsEmpty()), Not(HasSubstr("two"))));
-  // The end of the last line is none of the message.
+  // The last newline is not part of the message.
   EXPECT_EQ(run(chat, "< <(printf 'two\\nlines')"), 0) << err();
   EXPECT_EQ(out(), answer);
   EXPECT_EQ(run(chat, "<<< other"), 0);
@@ -163,7 +163,7 @@ TEST_F(ChatCommand, AConversationIsHeldOnATerminal) {
 }
 
 TEST_F(ChatCommand, InterruptStopsTheAnswerAlone) {
-  // A model that answers as long as this test needs.
+  // A model whose answer is as long as this test needs.
   const fs::path model = folder_ / "model";
   fs::copy(data_ / "model", model);
   nlohmann::json config;
@@ -177,7 +177,7 @@ TEST_F(ChatCommand, InterruptStopsTheAnswerAlone) {
   terminal.shown_until("> ");
   terminal.keep_unread_input();
   terminal.type("a\n");
-  // The message itself: shown when it is typed, maybe before it is read.
+  // The typed message is echoed, perhaps before it is read.
   terminal.shown_until("a\r\n");
   terminal.type("\x03");
   terminal.shown_until("[stopped]");

@@ -101,8 +101,8 @@ TEST_F(CreateConfig, WarnsOfWhatIsHardlyMeant) {
           HasSubstr("warning: no dataset is named")));
 }
 
-// Every option of create_config.py's parser, with its default where that is a
-// value of the config; picotron at commit 59714b1.
+// Every option of create_config.py's parser, with its default where it is a
+// value of the config (picotron at commit 59714b1).
 struct PicotronOption {
   const char* name;
   const char* given;    // "": a flag
@@ -208,7 +208,7 @@ TEST_F(CreateConfig, StartsFromPicotronsTemplate) {
       << err();
   const json config = written();
   EXPECT_EQ(config["distributed"]["backend"], "gloo");
-  // The model's own, as create_config.py does.
+  // The number of layers is left to the model, as create_config.py does.
   EXPECT_FALSE(config["model"].contains("num_hidden_layers"));
   EXPECT_EQ(config["training"]["micro_batch_size"], 1);
   EXPECT_EQ(config["training"]["learning_rate"], 3e-4);
@@ -217,7 +217,7 @@ TEST_F(CreateConfig, StartsFromPicotronsTemplate) {
   // Two runs must not save into one folder.
   EXPECT_FALSE(config["checkpoint"].contains("save_dir"));
 
-  // Of our own keys, what no option says stays.
+  // Brigade's own keys stay unless an option sets them.
   file["distributed"]["zero_stage"] = 1;
   file["dataset"].erase("name");
   file["dataset"]["mixture"] = {{{"name", "a"}, {"weight", 1}}};

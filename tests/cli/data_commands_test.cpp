@@ -46,7 +46,7 @@ TEST_F(DataCommandsTest, PrepareTellsWhatItWroteAndInspectShowsIt) {
            "body"}),
       kOk)
       << err();
-  // Piped, so no progress bar.
+  // No progress bar, since the output is a pipe.
   EXPECT_EQ(err(), "");
   EXPECT_THAT(
       out(),
@@ -120,7 +120,7 @@ TEST_F(DataCommandsTest, AVocabularyThatDoesNotSuitTheTextSaysWhatWould) {
 }
 
 TEST_F(DataCommandsTest, APrepareKilledWith9LeavesNoDatasetAndStartsOver) {
-  // A pipe that is not closed: the program is certainly in the middle.
+  // The pipe is not closed, so the program is still reading.
   const std::string pipe = folder_ / "pipe.txt";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   const std::vector<std::string> command = {

@@ -1,4 +1,4 @@
-// What all commands have in common, tried with each of them.
+// Tests that run every command.
 #pragma once
 
 #include <filesystem>
@@ -9,8 +9,8 @@
 
 namespace brigade {
 
-// A run of two steps, with what there is around one. Made once: {D} in a
-// command line is its folder, {T} the test's own.
+// A run of two steps and files around it, made once. In a command line {D} is
+// their folder and {T} that of the test.
 class EveryCommand : public ProgramTest {
  protected:
   static void SetUpTestSuite();
@@ -18,10 +18,10 @@ class EveryCommand : public ProgramTest {
   // Makes the run, and a Hugging Face folder of it, for the first test.
   void SetUp() override;
 
-  // The exit code of `brigade ARGUMENTS TAIL` in bash; `tail` is a redirection.
-  // out() and err() are then of this command alone.
+  // The exit code of `brigade ARGUMENTS TAIL` in bash, where `tail` is a
+  // redirection. out() and err() then hold this command's output only.
   int run(const std::string& arguments, const std::string& tail = "");
-  // The commands that `brigade NAME --help` lists, "" being the program itself.
+  // The commands that `brigade NAME --help` lists; "" is the program itself.
   std::vector<std::string> commands_of(const std::string& name);
 
   // {D}: text.txt, task.jsonl, t.jinja, run.json, tokens.bin, run and model.

@@ -1,5 +1,5 @@
-// How a model is named, what is said of a typo, a number or a name that is
-// wrong, and what is printed to be copied: of every command.
+// Every command: how a model is given, what is reported about a wrong option,
+// number or name, and that printed commands can be copied.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -28,12 +28,13 @@ using ::testing::Not;
 using ::testing::StartsWith;
 
 TEST_F(EveryCommand, RunTakesARunACheckpointAndAHuggingFaceFolder) {
-  // Of the Hugging Face folder 0, or what says why not.
+  // The exit code for a Hugging Face folder, and the words that explain one
+  // other than 0.
   struct Named {
     std::string arguments;  // {R} is the model
     int code_of_model = 0;
     std::string words;
-    int code = 0;  // of a run and of a checkpoint
+    int code = 0;  // for a run and a checkpoint
   };
   const std::vector<Named> commands = {
       {"generate --run {R} -p a -n 2 -t 0 --tokenizer bytes"},
@@ -72,7 +73,7 @@ TEST_F(EveryCommand, RunTakesARunACheckpointAndAHuggingFaceFolder) {
         EXPECT_THAT(err(), HasSubstr(each.words));
       }
     }
-    // Help shows one spelling.
+    // The help shows one spelling.
     const std::string command =
         each.arguments.substr(0, each.arguments.find(" --"));
     EXPECT_EQ(run(command + " --help"), 0);
@@ -99,7 +100,7 @@ TEST_F(EveryCommand, OlderSpellingsOfAModelStay) {
   EXPECT_THAT(err(), HasSubstr("[tail] --run DIR is missing"));
 }
 
-// A letter twice: the nearest name is the one that was meant.
+// One letter is doubled; the nearest name must be the right one.
 TEST_F(EveryCommand, EveryOptionsTypoNamesTheOption) {
   std::vector<std::string> commands = commands_of("");
   for (const std::string& inner : commands_of("checkpoint"))
@@ -219,7 +220,7 @@ TEST_F(EveryCommand, ANameThatIsNoUtf8IsNoErrorOfALibrary) {
   EXPECT_EQ(run("inspect {T}/x"), 0) << err();
 }
 
-// What is printed to be copied works when it is.
+// A printed command works when it is copied.
 TEST_F(EveryCommand, TheNextCommandIsQuotedForTheShell) {
   const fs::path odd = folder_ / "it's $HOME; two";
   fs::create_directory(odd);
@@ -310,7 +311,7 @@ TEST_F(EveryCommand, ANameOfAFileIsNotEmpty) {
   EXPECT_TRUE(fs::is_empty(folder_) || !fs::exists(folder_ / "config.json"));
 }
 
-// As input 4, in a config 2, as an output 6.
+// The exit code is 4 for an input, 2 for a config and 6 for an output.
 TEST_F(EveryCommand, NamesALoopOfLinks) {
   fs::create_symlink("loop", folder_ / "loop");
   fs::create_directory(folder_ / "model");

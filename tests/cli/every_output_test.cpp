@@ -1,5 +1,5 @@
-// Where a result cannot be printed or written, and when that is said: of every
-// command.
+// Every command: where a result cannot be printed or written, and when this is
+// reported.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::StartsWith;
 
-// A command line for each command that prints what it was asked for.
+// A command line for each command that prints its result.
 const char* const kPrinting[] = {
     "--help",
     "--version",
@@ -94,7 +94,7 @@ TEST_F(EveryCommand, EveryCommandIsAmongThoseTried) {
   EXPECT_GE(commands_of("").size(), 20U);
 }
 
-// A run's lines are a log: it is complete without them.
+// A run's lines are only a log; the run is complete without them.
 TEST_F(EveryCommand, ARunWhoseLinesAreLostIsTrainedToItsEnd) {
   const std::string train =
       "train --config {D}/run.json logging.run_dir={T}/run --overwrite";
@@ -117,7 +117,7 @@ TEST_F(EveryCommand, MessagesThatNobodyCanReadChangeNothing) {
   }
 }
 
-// What they read is missing: they would say so if they read it first.
+// Their inputs are missing: a command that read them first would report that.
 TEST_F(EveryCommand, AnOutputThatCannotBeWrittenIsReportedBeforeTheWork) {
   const std::vector<std::string> outputs = {
       "evaluate --run {D}/no --task {D}/no --scores {D}/no/x",
@@ -160,7 +160,8 @@ TEST_F(EveryCommand, AFullDiskUnderAnOutputIsExitCode6AndNoDeviceIsReplaced) {
   EXPECT_THAT(out(), HasSubstr("_brigade"));
 }
 
-// ulimit -v: from too little for a thread to enough. Below, the loader fails.
+// Limits of ulimit -v from too little for a thread to enough. With less the
+// loader fails.
 TEST_F(EveryCommand, TooLittleMemoryIsAMessageThatFitsTheCommand) {
   const std::string prepare =
       "prepare -i {D}/large.txt -o {T}/x -t bytes --overwrite --workers 2";

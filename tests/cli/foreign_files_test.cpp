@@ -1,5 +1,4 @@
-// Models, tokenizers and texts as other programs write them, through the
-// commands that read them.
+// Commands on models, tokenizers and texts that other programs wrote.
 #include <gmock/gmock.h>
 
 #include <nlohmann/json.hpp>
@@ -167,7 +166,7 @@ TEST_F(ForeignFiles, ATokenizerMayHaveMoreTokensThanTheModelHasRows) {
   EXPECT_THAT(err(), HasSubstr("the token \"<image>\" has id 31"));
 }
 
-// As in transformers; in training a test of the config's warnings shows it.
+// transformers ignores it too. Training's warning has a test of the config.
 TEST_F(ForeignFiles, ARopeFactorWithoutATypeIsIgnoredWithAWarning) {
   json config = config_of(kTokens);
   write_model("plain", config, character_tokenizer({}));

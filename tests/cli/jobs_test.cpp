@@ -1,5 +1,5 @@
-// brigade submit and brigade status, with an sbatch that notes what it is
-// given. Under a real Slurm: scripts/slurm_cluster.sh --test.
+// brigade submit and brigade status with an sbatch that records its arguments.
+// scripts/slurm_cluster.sh --test runs them under a real Slurm.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -102,7 +102,7 @@ TEST_F(JobsTest, EachConfigOfAFolderIsOneJobAndOnlySubmitsAgain) {
           HasSubstr("error: rank 0: no dataset"),
           HasSubstr("1 pending, 1 fail")));
 
-  // Both were submitted before.
+  // Both are already submitted.
   const std::string before = out();
   ASSERT_EQ(submit({"--config", configs_.string()}), 0);
   EXPECT_EQ(out(), before);
@@ -111,12 +111,12 @@ TEST_F(JobsTest, EachConfigOfAFolderIsOneJobAndOnlySubmitsAgain) {
   ASSERT_EQ(submit({"--config", configs_.string(), "--only", "fail,oom"}), 0);
   EXPECT_EQ(out(), before + "a: job 77\n");
   EXPECT_FALSE(fs::exists(jobs_ / "a" / "status"));
-  // One that waits is taken out of the queue first.
+  // A pending job is cancelled first.
   ASSERT_EQ(submit({"--config", configs_.string(), "--only", "pending"}), 0);
   EXPECT_THAT(read_if_there(log()), HasSubstr("scancel --quiet 77"));
 }
 
-// The others may be running, or have been completed.
+// The other tasks may be running or completed.
 TEST_F(JobsTest, OnlySubmitsAgainTheTasksOfAnArrayThatItNames) {
   const std::string config = (configs_ / "a.json").string();
   ASSERT_EQ(submit({"--config", config, "--array", "0-4"}), 0) << err();
@@ -178,7 +178,7 @@ TEST_F(JobsTest, ReportsErrorsBeforeAnythingIsSubmitted) {
   EXPECT_FALSE(fs::exists(log()));
 }
 
-// sbatch has to be asked for first: a shell would say "sbatch: not found".
+// A shell would only report "sbatch: not found".
 TEST_F(JobsTest, AMachineWithoutSlurmIsNamed) {
   const std::string config = (configs_ / "a.json").string();
   EXPECT_EQ(

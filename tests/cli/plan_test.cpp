@@ -77,8 +77,7 @@ TEST_F(PlanTest, TrainTakesTheConfigOfTheQuickest) {
       64);
 }
 
-// What the loss of a training config asks of the head is counted, and what its
-// optimizer keeps.
+// The head's memory under the config's loss and the optimizer's states count.
 TEST_F(PlanTest, TheLossAndTheOptimizerOfATrainingConfigCount) {
   std::ifstream file(BRIGADE_SOURCE_DIR "/examples/llama-3-8b.json");
   const auto given = nlohmann::json::parse(file);
@@ -133,7 +132,7 @@ TEST_F(PlanTest, TheLossAndTheOptimizerOfATrainingConfigCount) {
   EXPECT_NEAR(optimizer_gb({{"ema_decay", 0.99}}) / adamw, 1.4, 0.01);
 }
 
-// Of a model with experts too: `train` loads the quickest layout, also with the
+// `train` loads the quickest layout of a model with experts, also with the
 // other divisions of experts that are listed.
 TEST_F(PlanTest, TrainTakesTheLayoutsOfAModelWithExperts) {
   const std::string path = (folder_ / "best.json").string();
@@ -181,8 +180,8 @@ TEST_F(PlanTest, TrainTakesTheLayoutsOfAModelWithExperts) {
   EXPECT_GT(divisions.size(), 1U);
 }
 
-// The planner's rules and train's are the same: every layout that is listed and
-// needs no key of the future loads.
+// The planner and train have the same rules: every listed layout loads unless
+// it needs a key that does not exist yet.
 TEST_F(PlanTest, TrainTakesEveryLayoutThatIsListed) {
   const std::string path = (folder_ / "best.json").string();
   ASSERT_EQ(
@@ -285,7 +284,7 @@ TEST_F(PlanTest, EveryMissingOptionIsReported) {
           Not(HasSubstr("--gpus N is"))));
 }
 
-// What --calibrate writes is a machine that --machine takes. It measures for up
+// The output of --calibrate is a machine file for --machine. Measuring takes up
 // to four minutes.
 TEST_F(PlanTest, CalibratesThisMachineForItself) {
   if (std::getenv("BRIGADE_LONG_TESTS") == nullptr)

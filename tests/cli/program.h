@@ -22,7 +22,7 @@ class ProgramTest : public ::testing::Test {
   pid_t start_program(
       const std::string& program,
       const std::vector<std::string>& arguments) const;
-  // Waits; 128 + signal for one that was killed.
+  // Waits; returns 128 + signal for a process that was killed.
   static int exit_code(pid_t pid);
 
   std::string out() const;
@@ -34,8 +34,7 @@ class ProgramTest : public ::testing::Test {
 extern const char* const kProgram;
 
 std::string read_if_there(const std::filesystem::path& path);
-// Looks again and again until the condition holds; false after ten
-// minutes.
+// Polls until the condition holds; false after ten minutes.
 bool eventually(const std::function<bool()>& condition);
 // A zombie has ended.
 bool is_running(pid_t pid);

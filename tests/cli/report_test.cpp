@@ -1,5 +1,5 @@
-// The page of `brigade report` in a browser: its script runs, and its figures
-// are those of metrics.jsonl.
+// The page of `brigade report` in a browser: its scripts run, and its figures
+// equal those of metrics.jsonl.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -43,7 +43,7 @@ class ReportCommand : public ProgramTest {
   bool has_chromium() const {
     return std::system("command -v chromium >/dev/null 2>&1") == 0;
   }
-  // The page's elements once its scripts have run; errors of scripts in err().
+  // The page's elements after its scripts ran; script errors are in err().
   std::string shown_by_chromium(const std::string& url) const {
     EXPECT_EQ(
         exit_code(start_program(
@@ -60,7 +60,7 @@ class ReportCommand : public ProgramTest {
     EXPECT_THAT(err(), ::testing::Not(HasSubstr("CONSOLE")));
     return out();
   }
-  // The answer to a GET, asked under that name.
+  // The response to a GET with that Host name.
   std::string get(int port, const std::string& path, const std::string& host)
       const {
     EXPECT_EQ(
@@ -93,7 +93,7 @@ TEST_F(ReportCommand, WritesAPageThatABrowserShows) {
   const auto figure = [&](const std::string& name, const std::string& value) {
     return fmt::format("data-figure=\"{}\"><b>{}</b>", name, value);
   };
-  // metrics.jsonl's, each.
+  // Each figure is that of metrics.jsonl.
   EXPECT_THAT(shown, HasSubstr(figure("step", "8 of 20")));
   EXPECT_THAT(shown, HasSubstr(figure("loss", "3.0000")));
   EXPECT_THAT(shown, HasSubstr(figure("tokens/s", "2000")));
@@ -110,11 +110,11 @@ TEST_F(ReportCommand, WritesAPageThatABrowserShows) {
       HasSubstr("<td>distributed.pp_size</td><td>2</td><td>command line</td>"));
   EXPECT_THAT(shown, HasSubstr("<td>host</td><td>h7</td>"));
   EXPECT_THAT(shown, HasSubstr("Checkpoints: none."));
-  // The scripts came to their end.
+  // The scripts ran to their end.
   EXPECT_THAT(shown, HasSubstr("data-shown=\"all\""));
 }
 
-// A picture per layer, a column per step, a row per expert.
+// One picture per layer, one column per step, one row per expert.
 TEST_F(ReportCommand, ExpertsAreDrawnByLayerAndStep) {
   if (!has_chromium())
     GTEST_SKIP() << "no chromium on this machine";
@@ -169,7 +169,7 @@ TEST_F(ReportCommand, LiveServesThisMachineAloneAndFollowsTheRun) {
       << R"({"step":9,"loss":2.5})"
       << "\n";
   EXPECT_THAT(get(port, "/data.json", "localhost"), HasSubstr("\"step\":9"));
-  // A name of elsewhere that was pointed at this machine.
+  // A foreign host name that resolves to this machine.
   for (const char* name : {"evil.example", "127.evil.example"}) {
     const std::string refused = get(port, "/data.json", name);
     EXPECT_THAT(refused, HasSubstr("403"));
@@ -208,7 +208,7 @@ TEST_F(ReportCommand, TailShowsTheLastSteps) {
   EXPECT_THAT(out(), ::testing::Not(HasSubstr("step      6/20")));
 }
 
-// training.on_non_finite=skip leaves such lines.
+// training.on_non_finite=skip writes such lines.
 TEST_F(ReportCommand, TailAndMetricsShowAStepThatWasNotFinite) {
   std::ofstream(folder_ / "run" / "metrics.jsonl", std::ios::app)
       << R"({"step": 9, "loss": null, "lr": 1e-3, "grad_norm": null})"

@@ -1,6 +1,6 @@
-// The program itself, as its users start it: brigade run and the frame of all
-// commands. The supervisor's own behaviour is tested in tests/launch; here it
-// runs in a process with libtorch's and OpenBLAS's threads.
+// brigade run, and what all commands share, run as users start them.
+// tests/launch tests the supervisor's own behaviour; here it runs in a process
+// with the threads of libtorch and OpenBLAS.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -73,7 +73,7 @@ TEST_F(RunTest, AWrongCommandLineIsExitCode2AndOneMessage) {
   }
 }
 
-// In the program without libtorch and in the one with it.
+// Checks the program without libtorch and the one with it.
 TEST_F(RunTest, APathThatTheSystemRefusesIsNamedInPlainWords) {
   const std::string path(300, 'x');
   for (const char* command : {"report", "inspect"}) {
@@ -122,7 +122,7 @@ TEST_F(RunTest, TheFirstFailureIsPrintedLastAndGivesTheExitCode) {
   EXPECT_TRUE(fs::is_empty(folder_ / "tmp"));
 }
 
-// Signals of a process go to any of its threads that does not block them, and
+// A signal to a process goes to any of its threads that does not block it, and
 // libraries start threads before main().
 TEST_F(RunTest, SignalsReachTheRanksAlthoughLibrariesHaveThreads) {
   const pid_t pid = start(

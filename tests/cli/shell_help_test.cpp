@@ -1,5 +1,5 @@
-// Manual pages and completions, as man and the shells themselves read them; and
-// that a command line which is only read costs nearly nothing.
+// Manual pages and completions, read by man and the shells themselves; command
+// lines that are only checked start quickly.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ bool is_installed(const char* program) {
 
 class ShellHelp : public ProgramTest {
  protected:
-  // Of a shell command, with $B the program and $T the folder.
+  // The output of a shell command, with $B the program and $T the folder.
   std::string output_of(const std::string& command) {
     ::setenv("B", kProgram, 1);
     std::filesystem::remove(folder_ / "out");
@@ -35,7 +35,7 @@ class ShellHelp : public ProgramTest {
     return out();
   }
 
-  // What bash offers for a line whose last word is being typed.
+  // The completions that bash offers for the last word of a line.
   std::string bash_offers(const std::string& line) {
     return output_of(
         "source <($B completion bash); COMP_WORDS=(" + line + "); [[ '" + line +
@@ -85,7 +85,7 @@ TEST_F(ShellHelp, BashCompletesCommandsOptionsValuesAndKeys) {
       AllOf(HasSubstr("report\n"), HasSubstr("man\n")));
 }
 
-// bash's functions are the shell's: a user's own must not be replaced.
+// A completion must not replace a function that the user's bash has.
 TEST_F(ShellHelp, BashGetsNoFunctionOfAnothersName) {
   EXPECT_THAT(
       output_of("source <($B completion bash); COMP_WORDS=(brigade tra); "
@@ -114,8 +114,8 @@ TEST_F(ShellHelp, FishCompletesThemToo) {
 TEST_F(ShellHelp, ZshReadsItsCompletion) {
   if (!is_installed("zsh"))
     GTEST_SKIP() << "zsh is not installed";
-  // A terminal of its own, in which Tab is pressed; then the line is made a
-  // comment and ended.
+  // Presses Tab in a terminal of its own, then makes the line a comment and
+  // ends it.
   const std::string shown = output_of(R"(
 mkdir -p $T/zsh; $B completion zsh >$T/zsh/_brigade; cat >$T/drive.zsh <<'END'
 zmodload zsh/zpty
@@ -138,7 +138,7 @@ TERM=dumb zsh -f $T/drive.zsh)");
           HasSubstr("--format jsonl")));
 }
 
-// Where there is no brigade-torch to become.
+// Runs without a brigade-torch to hand over to.
 TEST_F(ShellHelp, CommandLinesThatAreOnlyReadAndDryRunsTakeNoLibtorch) {
   EXPECT_THAT(output_of("ldd $B"), Not(HasSubstr("libtorch")));
   const std::string alone = (folder_ / "brigade").string();
@@ -176,7 +176,7 @@ TEST_F(ShellHelp, CommandLinesThatAreOnlyReadAndDryRunsTakeNoLibtorch) {
         << line.arguments.back() << err();
   EXPECT_EQ(exit_code(start_program(alone, {"inspect", "bytes"})), 1);
   EXPECT_THAT(err(), HasSubstr("the installation is not complete"));
-  // One that cannot be executed, by its name.
+  // A brigade-torch that cannot be executed is named.
   write_text_file(folder_ / "brigade-torch", "");
   EXPECT_EQ(
       exit_code(start_program(

@@ -31,7 +31,7 @@ TEST(Agreement, OnTexts) {
   for (const int ranks : {1, 2, 3}) {
     run_ranks(ranks, [&](const CommunicatorPtr& world) {
       const Agreement agreement(*world);
-      // Of unlike lengths, one of them empty.
+      // Texts of different lengths, one of them empty.
       const auto of = [](int rank) {
         return std::string(static_cast<size_t>(rank), 'x');
       };

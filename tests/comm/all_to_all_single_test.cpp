@@ -1,4 +1,4 @@
-// Rows of unlike numbers to and from each rank, against a naive loop.
+// Different numbers of rows to and from each rank, against a naive loop.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/types.h>
@@ -22,8 +22,8 @@ using torch::Tensor;
 
 constexpr int64_t kRowNumel = 3;
 
-// How many rows rank `from` sends to rank `to`; some pairs none, and the last
-// rank of three or more nothing to anybody.
+// The number of rows that rank `from` sends to rank `to`: some pairs exchange
+// none, and the last of three or more ranks sends nothing.
 int64_t rows_between(int from, int to, int size) {
   if (size > 2 && from == size - 1)
     return 0;

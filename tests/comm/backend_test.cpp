@@ -25,12 +25,12 @@ TEST(Backend, GlooIsInEveryBuild) {
   EXPECT_NO_THROW(check_backend(Backend::kGloo, {}));
 }
 
-// It would record operations a second time, and races in 2.11.
+// It would record operations a second time, and it has a data race in 2.11.
 TEST(Backend, LibtorchsOwnRecorderIsOff) {
   EXPECT_EQ(process_environment()("TORCH_FR_BUFFER_SIZE"), "0");
 }
 
-// Without a GPU in any build: there is no NCCL, or nothing to run it on.
+// Without a GPU, a build either has no NCCL or nothing to run it on.
 TEST(Backend, NcclWithoutAGpuIsAConfigErrorThatSaysWhatIsMissing) {
   if (find_gpus().count > 0)
     GTEST_SKIP() << "this machine has GPUs";

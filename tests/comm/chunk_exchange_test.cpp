@@ -18,7 +18,7 @@ namespace {
 using testing::run_ranks;
 using torch::Tensor;
 
-// Without files and what MPI shares with its peers.
+// Resident memory without file mappings and memory shared between MPI peers.
 double own_memory_gb() {
   std::ifstream statm("/proc/self/statm");
   int64_t total = 0;
@@ -29,7 +29,7 @@ double own_memory_gb() {
          static_cast<double>(::sysconf(_SC_PAGESIZE)) / 1e9;
 }
 
-// Row r: what rank r has.
+// Row r holds the values of rank r.
 Tensor all_values(int size, int64_t numel, torch::ScalarType dtype) {
   return torch::arange(size * numel, torch::kDouble)
       .remainder(13)
@@ -127,7 +127,7 @@ TEST_P(SumsInChunks, HaveTheBitsOfTheirOwnersAdditions) {
   });
 }
 
-// Rows that all ranks have: summed as the whole matrix.
+// When all ranks have all rows, they are summed as a whole matrix.
 TEST_P(SumsInChunks, HaveTheSameBitsForFullMatrices) {
   const auto [size, numel] = GetParam();
   const int64_t rows = numel / 2;
@@ -143,7 +143,7 @@ TEST_P(SumsInChunks, HaveTheSameBitsForFullMatrices) {
   });
 }
 
-// With fewer elements than ranks, and chunks that do not divide evenly.
+// Includes fewer elements than ranks, and uneven chunks.
 INSTANTIATE_TEST_SUITE_P(
     RanksAndElements,
     SumsInChunks,
@@ -169,8 +169,8 @@ TEST(Chunks, Bfloat16IsSummedInFloat32AndRoundedOnce) {
   });
 }
 
-// Gradients' buckets are launched one after another and waited for together:
-// then each must not have kept what it received.
+// Gradient buckets are launched one after another and waited for together, so a
+// waiting bucket must not keep what it received.
 TEST(Chunks, AreFreedBeforeAnybodyWaits) {
   constexpr int64_t kNumel = 4 << 20;
   constexpr int kBuckets = 96;
@@ -183,7 +183,7 @@ TEST(Chunks, AreFreedBeforeAnybodyWaits) {
       for (int i = 0; i < kBuckets; ++i)
         works.push_back(launch());
       works.back()->wait();  // the others have ended
-      // All they received is 0.8 GB a rank.
+      // They received 0.8 GB per rank.
       EXPECT_LT(own_memory_gb(), before + 0.3);
       for (const WorkPtr& work : works)
         work->wait();
@@ -224,7 +224,7 @@ TEST(Messages, UsersMessagesDoNotMixWithThoseOfCollectives) {
   });
 }
 
-// Each way has its connection; within one, messages keep their order.
+// Each direction has its own connection, which keeps messages in order.
 TEST(Messages, ArriveInOrderBothWaysUnderOneTag) {
   run_ranks(3, [](const CommunicatorPtr& world) {
     constexpr int kCount = 8;

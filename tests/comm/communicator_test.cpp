@@ -18,7 +18,8 @@ using ::testing::HasSubstr;
 using testing::run_ranks;
 using ::testing::ThrowsMessage;
 
-// All at once, each towards the next: no order of send and recv would do.
+// All ranks send to the next at once, which no order of blocking send and recv
+// could do.
 TEST(Communicator, AllMembersOfARingExchangeAtOnce) {
   run_ranks(3, [](CommunicatorPtr world) {
     const int next = (world->rank() + 1) % 3;
@@ -184,7 +185,7 @@ TEST(Communicator, RanksMayDifferInWhatTheySendBetweenCollectives) {
   });
 }
 
-// Otherwise a rank whose peer is gone may end without a word.
+// SIGPIPE would end a rank whose peer is gone without any message.
 TEST(Communicator, ABrokenSocketIsNoSignal) {
   const auto before = ::signal(SIGPIPE, SIG_DFL);
   run_ranks(2, [](const CommunicatorPtr&) {});

@@ -70,7 +70,7 @@ std::vector<ComposedCase> composed_cases() {
 
 using Pair = std::pair<size_t, size_t>;
 
-// Each with its neighbour, the smaller message first and last.
+// Each case with its neighbour, with the smaller message first and last.
 std::vector<Pair> neighbours() {
   std::vector<Pair> pairs;
   const size_t cases = composed_cases().size();
@@ -83,8 +83,8 @@ std::vector<Pair> neighbours() {
 
 class DifferentCollectives : public ::testing::TestWithParam<Pair> {};
 
-// Without a tag of its own, a message that is too long for the one that is
-// waited for ended the process in Gloo's thread.
+// If collectives shared one tag, a message longer than the expected one would
+// end the process in Gloo's thread.
 TEST_P(DifferentCollectives, AreNamedOnEveryRank) {
   const auto cases = composed_cases();
   const std::vector<ComposedCase> of = {

@@ -95,7 +95,7 @@ TEST(ForeignStore, ItsExceptionBecomesACommErrorNamingTheGroup) {
 }
 
 TEST(ForeignStore, AnswersOfAnotherSizeAreACommErrorAndNoAbort) {
-  // As a store that a larger group had used before.
+  // A store that a larger group used before.
   class Stale : public MapStore {
    public:
     using MapStore::MapStore;

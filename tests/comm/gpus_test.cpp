@@ -38,7 +38,7 @@ TEST(Gpus, SaysWhyThereAreNone) {
       HasSubstr("[device] the driver is too old"));
 }
 
-// On a machine without one, in any build.
+// Holds in any build, with and without GPUs.
 TEST(Gpus, AreThereOrMissingForAReason) {
   const Gpus gpus = find_gpus();
   EXPECT_EQ(gpus.count == 0, !gpus.missing.empty()) << gpus.missing;

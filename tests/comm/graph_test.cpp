@@ -10,8 +10,8 @@ namespace {
 
 using torch::Tensor;
 
-// A Work releases its tensors on the backend's thread. If they were the graph's
-// own, with them would go the graph, and the communicator that it holds.
+// A Work releases its tensors on the backend's thread. If these belonged to the
+// graph, they would free the graph and the communicator that it holds.
 TEST(Communicator, HoldsNoTensorOfAGraph) {
   testing::run_ranks(2, [](const CommunicatorPtr& group) {
     const auto check = [&](const std::function<WorkPtr(Tensor, Tensor)>& launch,

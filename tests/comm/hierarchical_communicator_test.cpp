@@ -45,7 +45,7 @@ TEST(HostGrid, IsNoneWhereThereIsNothingToGain) {
   EXPECT_FALSE(find_host_grid({"a", "a", "b"}).has_value());
 }
 
-// By place: one block of ranks per host, and ranks dealt out in turn.
+// The hosts by rank: one block of ranks per host, or ranks dealt out in turn.
 class SumsByHost : public ::testing::TestWithParam<Hosts> {};
 
 TEST_P(SumsByHost, AreThoseOfTheWholeGroup) {
@@ -61,7 +61,7 @@ TEST_P(SumsByHost, AreThoseOfTheWholeGroup) {
     const auto sum_of = [&](int64_t numel) {
       return values_of(0, numel) * (ranks * (ranks + 1) / 2);
     };
-    // Of numbers of elements that divide by the ranks of a host and do not.
+    // Numbers of elements that the ranks of a host divide evenly or not.
     for (const int64_t numel : {1, 12, 37}) {
       Tensor sum = values_of(rank, numel);
       group.all_reduce(sum)->wait();
@@ -111,11 +111,11 @@ INSTANTIATE_TEST_SUITE_P(
         Hosts{"a", "a", "b", "b", "c", "c"},
         Hosts{"b", "a", "a", "b", "a", "b"}));
 
-// Sent by this rank to other hosts, by the costs of a ring.
+// The bytes that this rank sends to other hosts, by the costs of a ring.
 double slow_bytes(const ProcessMesh& mesh, const Hosts& hosts) {
   double bytes = 0;
   for (const CommunicatorPtr& group : mesh.all()) {
-    // Neighbours in the ring: to whom a rank sends.
+    // In a ring each rank sends to the next one.
     const auto& members = group->options().members;
     const auto next = static_cast<size_t>((group->rank() + 1) % group->size());
     const auto here = static_cast<size_t>(mesh.rank());
@@ -132,7 +132,7 @@ double slow_bytes(const ProcessMesh& mesh, const Hosts& hosts) {
 }
 
 TEST(SumsByHost, SendAtMostTheBytesOfARingDividedByTheRanksOfAHost) {
-  // As dealt out in turn, where every rank's neighbour is on the other host.
+  // Ranks are dealt out in turn, so every neighbour is on the other host.
   const Hosts hosts{"a", "b", "a", "b"};
   run_ranks_with_store(4, [&](int rank, const StorePtr& store) {
     const auto sent = [&](const std::string& name, HierarchyChoice choice) {
@@ -175,7 +175,8 @@ TEST(SumsByHost, SeveralAreUnderWayAtOnce) {
   });
 }
 
-// ZeRO tells by them whether an optimizer stepped what it has not gathered.
+// ZeRO uses them to detect an optimizer that stepped weights before their
+// gather.
 TEST(SumsByHost, LeaveVersionCountersAlone) {
   run_ranks_with_store(4, [&](int rank, const StorePtr& store) {
     const ProcessMesh mesh(
@@ -195,7 +196,7 @@ TEST(SumsByHost, LeaveVersionCountersAlone) {
   });
 }
 
-// What a step sums its gradients over.
+// The group over which a step sums its gradients.
 TEST(SumsByHost, AreThoseOfReplicasThatAreOneGroup) {
   run_ranks_with_store(4, [&](int rank, const StorePtr& store) {
     ProcessMesh mesh(

@@ -1,5 +1,5 @@
-// Collectives whatever mode their tensors were made in, and whatever mode the
-// launching and the waiting thread are in.
+// Collectives work in and out of InferenceMode, whatever mode made the tensors,
+// launched or waits.
 #include <c10/core/InferenceMode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ using torch::Tensor;
 
 constexpr int64_t kRowColumns = 4;
 constexpr int64_t kFewValues = 24;
-// Above what the waiting thread adds by itself.
+// More bytes than the waiting thread adds by itself.
 constexpr int64_t kManyValues = (4 << 20) / 4 + 24;
 
 // [rows * numel]: chunk i is i + 1.
@@ -152,7 +152,7 @@ struct Modes {
   bool at_wait;
 };
 
-// Runs `body` under InferenceMode or in the mode of every thread.
+// Runs `body` under InferenceMode if `is_inference`.
 template <typename Body>
 auto in_mode(bool is_inference, const Body& body) {
   std::optional<c10::InferenceMode> mode;
@@ -189,7 +189,7 @@ TEST_P(InferenceModeTest, CollectivesAreRightUnderItAndAfterIt) {
   });
 }
 
-// Their tensors outlive it.
+// Tensors made under InferenceMode are used after it.
 TEST_P(InferenceModeTest, CollectivesTakeTensorsThatWereMadeUnderIt) {
   testing::run_ranks(GetParam(), [](const CommunicatorPtr& world) {
     const int ranks = world->size();
@@ -242,7 +242,7 @@ TEST(InferenceMode, CollectivesByHostAreRightUnderItAndAfterIt) {
   });
 }
 
-// An exception that is no lost peer: a tag that no message may have.
+// The error is not a lost peer: the message's tag is invalid.
 TEST(Communicator, AnErrorOfTheCallersOwnLeavesTheGroupOpen) {
   testing::run_ranks(2, [](const CommunicatorPtr& world) {
     auto value = torch::ones({3});

@@ -32,8 +32,8 @@ using torch::Tensor;
 struct Operation {
   std::string name;
   int ranks;
-  std::string told;  // by the error
-  // Drops its tensors: who carries it out must hold them.
+  std::string told;  // in the error
+  // Drops its tensors, which the operation itself must keep alive.
   std::function<WorkPtr(Communicator&)> launch;
 };
 
@@ -41,7 +41,7 @@ Tensor ones(int64_t numel, torch::ScalarType dtype = torch::kFloat) {
   return torch::ones({numel}, dtype);
 }
 
-// Operations that no rank can end without the last one.
+// Operations that no rank can finish without the last one.
 std::vector<Operation> operations() {
   const auto all_reduce = [](torch::ScalarType dtype) {
     return [dtype](Communicator& world) {
@@ -54,7 +54,7 @@ std::vector<Operation> operations() {
     };
   };
   return {
-      // Made of messages.
+      // Composed of messages.
       {"AllGather",
        3,
        "all_gather #1 of 12 x Float",
@@ -96,7 +96,7 @@ std::vector<Operation> operations() {
        2,
        "send #1 of 10 x Float with rank 1",
        [](Communicator& world) { return world.send(ones(10), 1); }},
-      // Gloo's own.
+      // Gloo's own collectives.
       {"AllReduce",
        3,
        "all_reduce #1 of 10 x Float",
@@ -118,7 +118,7 @@ bool is_last(const Communicator& world) {
   return world.rank() == world.size() - 1;
 }
 
-// Twice: a work tells its failure to everybody who asks.
+// Waits twice: every wait() of a work reports its failure.
 void expect_named(
     const Operation& operation,
     const Communicator& world,
@@ -159,8 +159,8 @@ enum class Way {
   kStalls,  // keeps them, and does nothing
 };
 
-// The body on every rank but the last of a group that has worked, once the last
-// one is away.
+// Runs the body on every rank but the last, after the group has worked once and
+// the last rank is away.
 void run_without_last(
     Way way,
     int ranks,
@@ -192,7 +192,8 @@ void run_without_last(
        .first = [](Communicator& world) { world.barrier(); }});
 }
 
-// Side by side, each with its group: they mostly wait.
+// Runs each operation in its own group, all at the same time, since they mostly
+// wait.
 void for_each_operation(
     const std::function<void(const Operation& operation)>& body) {
   const std::vector<Operation> all = operations();
@@ -251,7 +252,7 @@ int threads_of_this_process() {
   return count;
 }
 
-// With operations under way that nobody waits for.
+// The groups end with operations under way that nobody waits for.
 TEST(LostRank, LeavesGroupsThatEndAndNoThreadBehind) {
   run_ranks(2, [](const CommunicatorPtr&) {});
   const int threads = threads_of_this_process();
@@ -265,18 +266,18 @@ TEST(LostRank, LeavesGroupsThatEndAndNoThreadBehind) {
             for (int i = 0; i < 3; ++i)
               operation.launch(*world);
           } catch (const CommError&) {
-            // On a busy machine the first one's time may be over.
+            // The first operation may have timed out on a busy machine.
           }
           world.reset();
         });
   });
-  // A thread that has been joined stays listed for a moment.
+  // A joined thread stays listed for a moment.
   while (threads_of_this_process() > threads)
     std::this_thread::yield();
 }
 
-// Collectives whose messages are too large for sockets to hold, each in a group
-// of its own, with the last rank in a process of its own.
+// Collectives whose messages exceed the sockets' buffers, each in its own
+// group. The last rank is another process.
 constexpr int kRanks = 3;
 constexpr int64_t kChunk = 3 << 20;
 
@@ -318,7 +319,7 @@ std::vector<LargeOperation> large_operations() {
   };
 }
 
-// Made beforehand, for launches to follow one another at once.
+// Made in advance so that launches follow each other without a pause.
 struct Tensors {
   explicit Tensors(const LargeOperation& operation)
       : chunks(ones(kRanks * kChunk, operation.dtype)),
@@ -327,8 +328,8 @@ struct Tensors {
   Tensor chunk;
 };
 
-// A group for each, one after the other: processes that meet in a file slow one
-// another down.
+// Joins one group per operation, one after the other: processes that meet in a
+// file slow each other down.
 std::vector<CommunicatorPtr> join(
     const std::vector<LargeOperation>& operations,
     const StorePtr& store,
@@ -355,7 +356,7 @@ StorePtr store_in(const std::filesystem::path& file) {
 constexpr const char* kFirstHasLaunched = "the first rank has launched";
 constexpr const char* kLastIsDead = "the last rank is dead";
 
-// What the last rank's process runs.
+// The body of the last rank's process.
 TEST(LastRank, DISABLED_DiesWithMessagesUnderWay) {
   const StorePtr store = store_in(std::getenv("LOST_RANK_STORE"));
   store->set("last rank is there", "1");
@@ -371,7 +372,7 @@ TEST(LastRank, DISABLED_DiesWithMessagesUnderWay) {
   ::raise(SIGKILL);
 }
 
-// Whether an operation may have had all that it needs of the last rank.
+// Whether an operation may have received all that it needs from the last rank.
 enum class MayEnd { kYes, kNo };
 
 void expect_last_rank_named(
@@ -389,8 +390,8 @@ void expect_last_rank_named(
 }
 
 // The first rank exchanges messages with the last one while that dies. The
-// second begins when it is dead, so that it has nothing of the last one, and
-// no collective can end before, however slow any process is.
+// second begins after it has died, so none of its collectives can finish,
+// however slow any process is.
 void lose_last_rank(int rank, const StorePtr& store) try {
   const std::vector<LargeOperation> all = large_operations();
   const auto groups = join(all, store, rank);

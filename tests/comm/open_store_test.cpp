@@ -9,7 +9,7 @@
 namespace brigade {
 namespace {
 
-// A host that joins an elastic job has not seen the restarts of the others.
+// A host that joins an elastic job later has not counted the others' restarts.
 TEST(OpenStore, RanksMeetWhateverRestartsTheirHostsCount) {
   const testing::FreePort port;
   LaunchEnvironment environment{.world_size = 2};

@@ -43,7 +43,7 @@ TEST(ProcessMesh, EveryGroupHoldsTheRanksOfTheGrid) {
       });
 }
 
-// Of more ranks than are connected fully.
+// A grid with more ranks than are fully connected.
 TEST(ProcessMesh, ALargeGridHasNoConnectionsButAlongItsAxes) {
   const ParallelDims dims{.dp = 3, .tp = 3, .pp = 2};
   const int ranks = dims.world_size();
@@ -76,7 +76,7 @@ TEST(ProcessMesh, ALargeGridHasNoConnectionsButAlongItsAxes) {
       if (group != mesh.world() && group != mesh.model())
         peers += group->size() - 1;
     }
-    // Each axis for itself and for the world, and both ends of the embedding.
+    // Connections of each axis, of the world and of both ends of the embedding.
     EXPECT_LE(peers, 2 * (2 + 2 + 1) + 1);
   });
 }

@@ -32,7 +32,7 @@ void sum_rounded(RoundedSum& sum, const Tensor& values, const Tensor& errors) {
 
 struct WireCase {
   WireFormat format;
-  // The largest rounding error over the largest magnitude of a block.
+  // The largest rounding error, relative to the block's largest magnitude.
   double unit;
 };
 const WireCase kWires[] = {
@@ -52,7 +52,7 @@ TEST(BlockWire, ABlockComesBackWithinHalfAStep) {
       EXPECT_LE(
           (back - values).abs().max().item<double>(), 1.0001 * unit * largest)
           << to_string(format) << " " << count;
-      // The largest itself is exact where there are levels.
+      // The largest value is exact where the format has levels.
       if (format != WireFormat::kBf16) {
         EXPECT_NEAR(back.abs().max().item<double>(), largest, 1e-6 * largest);
       }
@@ -72,7 +72,8 @@ Tensor through_int2(const Tensor& values) {
 }
 
 TEST(BlockWire, Int2HasFourLevelsWithTheLeastSquareError) {
-  // Of root mean square 2, above and below 0.9814 times that.
+  // Their root mean square is 2; magnitudes lie on both sides of 0.9814 times
+  // it.
   const Tensor values = torch::tensor(
       {1.96F, -1.96F, 1.97F, -1.97F, 0.1F, -3.0F, 1.2F, 2.4708298F});
   ASSERT_NEAR(values.square().mean().sqrt().item<double>(), 2, 1e-6);
@@ -84,7 +85,7 @@ TEST(BlockWire, Int2HasFourLevelsWithTheLeastSquareError) {
   for (size_t i = 0; i < expected.size(); ++i)
     EXPECT_NEAR(back[static_cast<int64_t>(i)].item<double>(), expected[i], 1e-5)
         << i;
-  // A better scale would be along an error that is not across.
+  // The scale is optimal when the error is orthogonal to the result.
   EXPECT_NEAR(((values - back) * back).sum().item<double>(), 0, 1e-4);
 }
 
@@ -98,7 +99,7 @@ TEST(BlockWire, Int2LosesAnEighthOfNormalValuesAndNeverAll) {
   for (int i = 0; i < 200; ++i)
     sum += lost(torch::randn({256}) * 1e-20);
   EXPECT_NEAR(sum / 200, 0.1175, 0.002);
-  // One large value among others of any size, and heavy tails.
+  // One large value among others of any size, with heavy tails.
   for (const float others : {0.0F, 1e-3F, 0.03F, 0.1F, 0.3F, 1.0F}) {
     for (const int64_t count : {1, 2, 3, 16, 77, 256}) {
       Tensor values = torch::randn({count}) * others;
@@ -161,7 +162,7 @@ TEST(RoundedSum, EveryRankHasTheSameSumWithinItsRounding) {
           ranks,
           [&, format = format, unit = unit](const CommunicatorPtr& world) {
             constexpr int64_t kNumel = 1500;
-            // Two ranges and what is between them.
+            // Two ranges, and elements between them.
             RoundedSum sum(format, {{0, 700}, {800, 700}}, *world);
             Tensor exact = torch::zeros({kNumel}, torch::kDouble);
             double largest = 0;
@@ -177,7 +178,7 @@ TEST(RoundedSum, EveryRankHasTheSameSumWithinItsRounding) {
                 ranks == 1 ? 1e-6 : 1.01 * unit * 2 * largest + 1e-6;
             EXPECT_LE(error.narrow(0, 0, 700).max().item<double>(), bound);
             EXPECT_LE(error.narrow(0, 800, 700).max().item<double>(), bound);
-            // Outside the ranges nothing was touched.
+            // Elements outside the ranges are untouched.
             EXPECT_TRUE(torch::equal(
                 values.narrow(0, 700, 100),
                 rounded_values_of(world->rank(), kNumel).narrow(0, 700, 100)));
@@ -191,7 +192,7 @@ TEST(RoundedSum, EveryRankHasTheSameSumWithinItsRounding) {
   }
 }
 
-// Nothing is lost: what the sums lack, the ranks have as errors.
+// Nothing is lost: the ranks keep as errors what the sums lack.
 TEST(RoundedSum, SumsOfAllStepsAndTheErrorsLeftAreWhatWasGiven) {
   for (const auto& [format, unit] : kWires) {
     run_ranks(3, [format = format](const CommunicatorPtr& world) {
@@ -216,7 +217,7 @@ TEST(RoundedSum, SumsOfAllStepsAndTheErrorsLeftAreWhatWasGiven) {
   }
 }
 
-// What tensor parallel ranks hold alike lies beside parts that differ.
+// A range that tensor parallel ranks share lies beside ranges that differ.
 TEST(RoundedSum, ARangesRoundingDoesNotDependOnItsNeighbours) {
   run_ranks(2, [](const CommunicatorPtr& world) {
     Tensor with[2];

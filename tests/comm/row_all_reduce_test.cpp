@@ -1,4 +1,4 @@
-// Sums of matrices most of whose rows are zero, against those of the whole.
+// Sums of matrices whose rows are mostly zero, against full sums.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <torch/types.h>
@@ -19,8 +19,9 @@ using torch::Tensor;
 
 constexpr int64_t kColumns = 19;
 
-// What `rank` holds: values in every `every`-th row from its own first one on,
-// so that some rows are of several ranks and, for every > ranks, some of none.
+// The matrix of `rank`: values in every `every`-th row from its own first one
+// on, so that several ranks share some rows and, for every > ranks, no rank has
+// others.
 Tensor rows_of(int rank, int64_t rows, int64_t every, torch::ScalarType dtype) {
   Tensor matrix = torch::zeros({rows, kColumns}, dtype);
   for (int64_t row = rank; row < rows; row += every) {
@@ -74,8 +75,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{2, 64, 8, torch::kDouble},
         Case{3, 65, 11, torch::kFloat},
         Case{4, 1000, 50, torch::kFloat},
-        // More rows than are worth it: everything is summed, in chunks that do
-        // not divide evenly.
+        // Too many rows for a sparse sum: everything is summed, in uneven
+        // chunks.
         Case{2, 200, 1, torch::kFloat},
         Case{3, 65, 2, torch::kDouble}),
     [](const auto& test) {
@@ -96,8 +97,8 @@ TEST(Rows, ZerosAreNotSent) {
       matrix[row * 10].fill_(1);
     const WorkPtr sparse = world->all_reduce_rows(matrix);
     sparse->wait();
-    // Rank 2 has the most, 7 rows, which go to both others: as many bytes as a
-    // ring sends to sum 3 * 7 / 2 rows.
+    // Rank 2 has the most, 7 rows, which go to both other ranks: as many bytes
+    // as a ring sends to sum 3 * 7 / 2 rows.
     EXPECT_EQ(sparse->reduced_bytes(), 3 * 7 * kColumns * 4 / 2);
     Tensor dense = torch::ones({kRows, kColumns});
     const WorkPtr all = world->all_reduce_rows(dense);

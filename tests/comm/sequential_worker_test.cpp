@@ -27,7 +27,7 @@ TEST(SequentialWorker, RunsTasksInOrderBesideTheCaller) {
 
 TEST(SequentialWorker, AHelpingThreadRunsQueuedTasksInOrder) {
   SequentialWorker worker;
-  // Its own thread is held in a task, so that the rest is queued.
+  // A task holds the worker's thread, so that the rest is queued.
   std::promise<void> release;
   std::promise<void> held;
   worker.submit([&] {

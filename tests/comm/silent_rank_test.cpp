@@ -1,4 +1,4 @@
-// Which rank an error blames: never one that is there.
+// An error never blames a rank that is there.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/types.h>
@@ -27,7 +27,7 @@ torch::Tensor ones_of(int64_t numel) {
   return torch::ones({numel});
 }
 
-// Ranks with timeouts of their own; each tells what its body threw.
+// The errors of ranks with different timeouts, each running `body`.
 std::vector<std::string> errors_of(
     const std::vector<std::chrono::milliseconds>& timeouts,
     const std::function<void(CommunicatorPtr world)>& body) {

@@ -21,10 +21,10 @@ using ::testing::ContainsRegex;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// A test that waits for it exceeds the time that a test may take.
+// A test that waited this long would exceed ctest's limit.
 constexpr std::chrono::hours kTimeout{24};
 
-// Runs each rank's part on a thread of its own; what it threw, or "".
+// Runs each rank's part on its own thread; returns what each threw, or "".
 std::vector<std::string> run_ranks(
     int size,
     const std::function<void(int rank, const StorePtr& store)>& part) {
@@ -171,7 +171,7 @@ TEST(StartMeeting, ARankThatIsThereAlreadyIsNotTakenTwice) {
       StartMeeting again(store, options_of(rank, 2));
       late = message_of<ConfigError>([&] { again.exchange("again"); });
     }
-    // The others do not notice.
+    // The other ranks are not affected.
     EXPECT_THAT(
         meeting.exchange("then " + std::to_string(rank)),
         ElementsAre("then 0", "then 1"));
@@ -185,7 +185,7 @@ TEST(StartMeeting, ARankThatIsThereAlreadyIsNotTakenTwice) {
           HasSubstr("MASTER_PORT")));
 }
 
-// As mpirun's and srun's ranks on one host have it: nobody has made the file.
+// The ranks of mpirun and srun on one host begin without the file.
 TEST(StartMeeting, RanksMeetInAFileThatIsNotThereYet) {
   const auto file = std::filesystem::temp_directory_path() /
                     fmt::format("brigade_meeting_{}", ::getpid());
@@ -210,7 +210,7 @@ TEST(StartMeeting, WorldsOfDifferentSizesAreNoticedByAllRanks) {
           .exchange("");
     });
     for (size_t rank = 0; rank < 3; ++rank) {
-      // Two ranks of two are complete without the third.
+      // Two ranks with size 2 are complete without the third.
       if (sizes == std::vector<int>{2, 2, 3} && rank < 2) {
         EXPECT_EQ(errors[rank], "");
         continue;
@@ -312,7 +312,7 @@ TEST(AgreeOnStart, ALoopbackAddressOnOneOfSeveralHostsIsRefused) {
             HasSubstr("MASTER_ADDR='node0' resolves to 127.0.1.1 there"),
             HasSubstr("/etc/hosts"),
             HasSubstr("GLOO_SOCKET_IFNAME")));
-  // The hosts' names decide, not what the launcher counts.
+  // Host names decide, not the launcher's counts.
   ranks[1].host = "a";
   EXPECT_THAT(agree(ranks), ::testing::Each(""));
 }

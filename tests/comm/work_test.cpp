@@ -1,4 +1,4 @@
-// Works that are waited for together.
+// Several works waited for as one.
 #include "brigade/comm/work.h"
 
 #include <gtest/gtest.h>

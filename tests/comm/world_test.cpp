@@ -27,8 +27,8 @@ float sum_of_ranks(const World& world) {
   return all.mean().item<float>();
 }
 
-// What a rank's process runs: a world, another beside it, one after both, and
-// one in which a rank ended the earlier ones before the others did.
+// The body of a rank's process: a world, a second one beside it, one after
+// both, and one that begins where a rank has ended the earlier ones first.
 TEST(RankOfWorlds, DISABLED_MeetsSeveralTimes) {
   auto first = std::make_optional(init_from_environment());
   EXPECT_EQ(sum_of_ranks(*first), 3);

@@ -1,4 +1,4 @@
-// The configs in examples/, as `brigade train --config` loads them.
+// The configs in examples/ load as `brigade train --config` loads them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -27,7 +27,7 @@ using ::testing::SizeIs;
 using ::testing::StartsWith;
 using ::testing::ThrowsMessage;
 
-// The smallest config that is complete: 4 layers, 4 heads, 2 kv heads.
+// The smallest complete config: 4 layers, 4 heads, 2 kv heads.
 json minimal() {
   return json::parse(R"({
     "model": {"config": {
@@ -244,7 +244,7 @@ void expect_choices_round_trip(
     Enum (*get)(const TrainConfig&)) {
   for (const auto& [choice, name] : kChoices<Enum>) {
     json file = with(minimal(), pointer, name);
-    // What some of them need besides.
+    // Keys that some of them need too.
     if (std::string(name) == "wsd")
       file["training"]["decay_steps"] = 1;
     if (std::string(name) == "table")
@@ -335,7 +335,8 @@ TEST(TrainConfig, AbsentKeysMeanWhatPicotronDoes) {
 }
 
 TEST(TrainConfig, ARunEndsBeforeItExceedsMaxTokens) {
-  // From the beginning, and after 10 steps with 7000 tokens.
+  // The last step of a run from the beginning, and of one with 10 steps and
+  // 7000 tokens done.
   using Steps = std::pair<int64_t, int64_t>;
   const auto last = [](const char* tokens) {
     const TrainConfig config =
@@ -425,7 +426,7 @@ TEST(TrainConfig, AnInlineModelCanBeChangedKeyByKey) {
   const auto loaded =
       load(minimal().dump(), {"model.config.num_hidden_layers=3"});
   EXPECT_EQ(loaded.config.model.decoder->num_hidden_layers, 3);
-  // A key that a config has only under another architecture.
+  // A key that only configs of another architecture have.
   EXPECT_EQ(
       load(minimal().dump(), {"model.config.rope_local_base_freq=100"})
           .config.model.config.at("rope_local_base_freq"),
@@ -437,7 +438,7 @@ TEST(TrainConfig, AnInlineModelCanBeChangedKeyByKey) {
           "nearest valid one is /model/config/hidden_size")));
 }
 
-// ---- what is wrong, and how it is said
+// ---- problems and their messages
 
 struct BadOverride {
   const char* override;
@@ -550,7 +551,7 @@ TEST(TrainConfig, AllProblemsAreReportedAtOnceEachWithItsPlace) {
   EXPECT_THAT(found, Each(StartsWith("[config] ")));
 }
 
-// Each has one problem; what would follow from it is not reported as well.
+// Each case has one problem; its consequences are not reported too.
 TEST(TrainConfig, AProblemIsNotReportedASecondTimeByWhatFollowsFromIt) {
   const std::vector<std::vector<std::string>> cases = {
       {"dataset.name=null", "dataset.mixture=5"},
@@ -582,8 +583,8 @@ TEST(TrainConfig, WarnsOfUnlikelyValues) {
       warnings({"training.warmup_steps=201"}),
       ElementsAre(HasSubstr("/training/warmup_steps = 201 is more than the "
                             "run's 200 steps")));
-  // The model has 0.7 MiB of gradients; the default of 25 MiB is nobody's
-  // choice.
+  // The model has 0.7 MiB of gradients; the default capacity of 25 MiB is not
+  // the user's choice.
   const std::string local = "distributed.local_steps=60";
   EXPECT_THAT(
       warnings({local}),
@@ -608,7 +609,7 @@ TEST(TrainConfig, WarnsOfUnlikelyValues) {
            "distributed.local_warmup_interval=30"}),
       ElementsAre(HasSubstr("warm-up, and what the groups learn in its last 20 "
                             "steps does not reach")));
-  // As every run writes them; warned of is what a user must have chosen.
+  // Every run writes these keys; only a user's choice gives a warning.
   for (const std::string decay : {"constant", "table", "cosine"}) {
     std::vector<std::string> chosen = {"training.lr_schedule=" + decay};
     if (decay == "table")
@@ -666,8 +667,8 @@ TEST(TrainConfig, AWireWithErrorFeedbackReducesWholeGradients) {
             "\" with /distributed/zero_stage = 1")));
 }
 
-// Frequencies then depend on the length of a sequence, which a part of it, and
-// an answer that is padded, do not have.
+// The frequencies then depend on the length of the sequence, which neither a
+// part of it nor a padded answer has.
 TEST(TrainConfig, DynamicRotaryFrequenciesNeedWholeSequences) {
   const std::string dynamic =
       R"(model.config.rope_scaling={"rope_type":"dynamic","factor":2})";
@@ -1252,7 +1253,7 @@ TEST(TrainConfigExperts, NamesOptionsThatDoNotGoWithEp) {
       ElementsAre(AllOf(
           HasSubstr("ep_size = 3 does not divide the model's 4 experts"),
           HasSubstr("that fit: dp 3 * pp 1 * cp 1 * tp 1 with ep_size=1"))));
-  // So many ranks are there already; more would leave dp x cp as it is.
+  // This many ranks exist already; more would leave dp x cp as it is.
   EXPECT_THAT(
       of_experts({"distributed.ep_size=2", "distributed.tp_size=2"}, 2),
       ElementsAre(AllOf(
@@ -1289,7 +1290,8 @@ TEST(TrainConfigExperts, NamesOptionsThatDoNotGoWithEp) {
           1),
       Contains(HasSubstr("use_dora with /adapter/targets that name "
                          "'model.layers.0.block_sparse_moe.gate'")));
-  // A rank whose experts have none would not take part where others do.
+  // A rank without adapted experts would not take part in the others'
+  // collectives.
   const auto adapted = [&](const std::string& targets, int ep) {
     return of_experts(
         {"adapter.rank=4",

@@ -2,9 +2,9 @@
 # Installs a build into an empty folder, then builds and runs the project beside
 # this script against it, as a user would.
 #   test_install.sh cmake|pkg-config|deb BUILD_FOLDER
-# With deb, out of the Debian packages, and whatever the build then reads of the
-# system must belong to a package that theirs depend on. Exits 77 where Debian's
-# tools cannot tell.
+# deb installs the Debian packages; whatever the build then reads of the system
+# must belong to a package that they depend on. Exits 77 where Debian's tools
+# are missing.
 set -euo pipefail
 way=$1
 build=$2
@@ -26,7 +26,7 @@ with_dependencies() {
 
 # The packages of the files named on standard input.
 packages_of() {
-  # Of what belongs to none (links of the merged /usr) nothing is said.
+  # Files that belong to no package (links of the merged /usr) are skipped.
   { xargs -r -n 200 dpkg -S 2>/dev/null || true; } |
     sed -e 's/: .*//' -e 's/:[a-z0-9]*//g' | tr -d ' ' | tr ',' '\n' | sort -u
 }

@@ -51,7 +51,7 @@ std::string describe(const Case& c) {
       c.rotary ? " rotary" : "");
 }
 
-// The sequence on one rank, in float32 by the plain twin.
+// The sequence on one rank, computed in float32 by the plain twin.
 struct Whole {
   Tensor q, k, v, dout;    // inputs, in the case's dtype
   Tensor out, dq, dk, dv;  // expected, float32
@@ -74,7 +74,7 @@ Whole make_whole(const Case& c) {
   options.causal = c.causal;
   options.sliding_window = c.window;
   if (c.documents) {
-    // Documents of 5 tokens, in the second sequence of 3.
+    // Documents of 5 tokens; of 3 in the second sequence.
     const Tensor place = torch::arange(c.tokens, torch::kLong);
     whole.document_starts =
         torch::stack({place - place % 5, place - place % 3});
@@ -177,7 +177,7 @@ TEST(RingAttention, ReturnsTheValueOfATokenThatSeesOnlyItself) {
     const Tensor index =
         torch::tensor(token_positions(18, 3, ring->rank()), torch::kLong);
     const Ran ran = run(ring, c, whole);
-    // To one rounding: a weight of exp(score - lse) need not be exactly 1.
+    // Equal up to one rounding: exp(score - lse) need not be exactly 1.
     const auto is_close = [&](const Tensor& a, const Tensor& b) {
       return torch::allclose(a, b.index_select(1, index), 1e-6, 1e-7);
     };
@@ -232,8 +232,7 @@ TEST(RingAttention, WorksWithoutAutograd) {
   });
 }
 
-// The sends of a rank in their order: the elements, and whether they are
-// gradients.
+// A rank's sends in order: how many elements, and whether they are gradients.
 struct Sent {
   int64_t numel;
   bool is_gradient;
@@ -246,8 +245,8 @@ std::ostream& operator<<(std::ostream& out, const Sent& sent) {
              << " to " << sent.peer;
 }
 
-// Forward sends one block per step, and so does backward except the last, each
-// followed by a gradient.
+// Forward sends one block per step. Backward does too, except in the last step,
+// and sends a gradient after each.
 std::vector<Sent> sent_by(const Communicator& ring) {
   const int forward = ring.size() - 1;
   const int last = 3 * forward - 2;
@@ -284,11 +283,11 @@ TEST(RingAttention, SendsKvHeadsUnexpandedAllInTheirOwnDtype) {
     EXPECT_EQ(
         sent_by(*ring),
         (std::vector<Sent>{
-            // Forward: the own block, then the one before.
+            // Forward sends the own block, then the one before.
             {numel(rank), false, up},
             {numel(rank - 1), false, up},
-            // Backward: the one that came last goes back; its gradient follows,
-            // and then that of the one before it.
+            // Backward returns the block that came last, then its gradient and
+            // that of the block before it.
             {numel(rank + 1), false, down},
             {numel(rank + 1), true, down},
             {numel(rank + 2), true, down}}));
@@ -315,8 +314,7 @@ TEST(RingAttention, SendsNoKeysInBackwardOnTwoRanks) {
   });
 }
 
-// What had been launched when the compute of each step ended, which is what
-// ran under it.
+// The messages launched before each step's compute ended run under it.
 TEST(RingAttention, LaunchesEveryExchangeBeforeAComputeThatHidesIt) {
   for (const int size : {2, 3, 4}) {
     const Case c{.ring = size, .tokens = 6L * size, .dtype = torch::kBFloat16};
@@ -355,12 +353,12 @@ TEST(RingAttention, LaunchesEveryExchangeBeforeAComputeThatHidesIt) {
       for (int step = 0; step <= last; ++step)
         expected.push_back(
             {step, std::min(step + 1, last), 0, step < last ? 2 : 0});
-      // Backward ends with the own block, under which the last gradient goes
-      // home.
+      // Backward ends with the own block, under which the last gradient
+      // returns.
       for (int step = last; step >= 0; --step) {
         const int64_t blocks = last + std::min(last - step + 1, last - 1);
         const int64_t gradients = last - step;
-        // The first step has but the receive of a gradient.
+        // The first step only receives a gradient.
         expected.push_back(
             {step,
              blocks,
@@ -401,8 +399,8 @@ TEST(RingAttention, AccumulatesOverTwoBackwards) {
   });
 }
 
-// From four ranks on, the first backward has received other blocks into the one
-// that it began with: gradients of a second would be wrong.
+// With four or more ranks the first backward overwrites the block that it began
+// with, so gradients of a second would be wrong.
 TEST(RingAttention, RefusesASecondBackwardOfOneGraph) {
   for (const int size : {2, 4}) {
     testing::run_ranks(size, [](const CommunicatorPtr& ring) {

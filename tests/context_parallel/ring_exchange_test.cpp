@@ -67,7 +67,7 @@ TEST(RingExchange, MovesBlocksTheOtherWayRound) {
   });
 }
 
-// Rank r's block has r elements: that of rank 0 is not sent.
+// Rank r's block has r elements, so rank 0 sends none.
 TEST(RingExchange, PassesBlocksOfDifferentSizes) {
   testing::run_ranks(3, [](const CommunicatorPtr& ring) {
     RingExchange exchange(ring, 1);

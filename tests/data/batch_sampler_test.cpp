@@ -32,8 +32,8 @@ TEST(Permutation, IsABijectionForEverySizeAndSeed) {
 }
 
 TEST(Permutation, HoldsAtSizesNearTheEndOf64Bits) {
-  // Too many to visit: equal values would show among so many positions only
-  // by a broken bijection.
+  // Too many to visit all: equal values among so many positions would only
+  // occur in a broken bijection.
   const uint64_t size = ~0ULL - 4;
   const Permutation permutation(size, 7);
   std::set<uint64_t> values;

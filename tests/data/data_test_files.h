@@ -1,5 +1,5 @@
-// A folder that lives as long as a test, and token files built byte by byte
-// from the formats' descriptions, not by the code under test.
+// A folder for one test, and token files built byte by byte from the formats'
+// descriptions, not by the code under test.
 #pragma once
 
 #include <gtest/gtest.h>

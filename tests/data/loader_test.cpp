@@ -41,7 +41,7 @@ class CountingSource : public SampleSource {
   uint64_t bad_sample_;
 };
 
-// The T + 1 tokens of a sample of whose targets all count.
+// The T + 1 tokens of a sample whose targets all count.
 std::vector<int64_t> tokens_of(const SampleSource& source, uint64_t sample) {
   Window window;
   source.read(sample, window);
@@ -67,7 +67,7 @@ TEST(Loader, TargetsAreTheInputsMovedOnByOne) {
 }
 
 TEST(Loader, DealsEveryStepTheSameSamplesWhateverTheLayout) {
-  // One rank with one large micro-batch is the oracle.
+  // The oracle is one rank with one large micro-batch.
   const auto samples_of_steps = [](const BatchLayout& base) {
     std::map<uint64_t, std::set<int64_t>> samples;
     BatchLayout layout = base;
@@ -106,7 +106,7 @@ TEST(Loader, SeekContinuesAsIfItHadRunUpToThere) {
     EXPECT_EQ(straight.next().inputs, resumed.next().inputs);
 }
 
-// Where a run that was continued with another batch size stands.
+// The position of a run that is continued with another batch size.
 TEST(Loader, SeeksASampleAtWhichNoStepOfThisSizeBegins) {
   const LoaderOptions options{
       .layout = {.micro_batch_size = 2, .accumulation_steps = 3}};
@@ -237,8 +237,8 @@ TEST_F(TrainingDataTest, AMixtureVisitsEachPartInItsShare) {
 }
 
 TEST_F(TrainingDataTest, DocumentEpochsKeepDocumentsWholeInAnOrderOfTheirOwn) {
-  // Documents of 3, 0, 7, 1 and 30 tokens; a token tells its place, so a
-  // window's oracle is the sequence of whole documents put together here.
+  // Documents of 3, 0, 7, 1 and 30 tokens. Each token is its position, so that
+  // the whole documents, put together here, are the oracle for windows.
   const std::vector<uint64_t> ends{3, 3, 10, 11, 41};
   const std::string path = dataset("a.ds", 0, 41, ends);
   const auto data = open_training_data(
@@ -265,7 +265,7 @@ TEST_F(TrainingDataTest, DocumentEpochsKeepDocumentsWholeInAnOrderOfTheirOwn) {
         expected_starts.push_back(begin + start);
     }
     ASSERT_EQ(tokens.size(), 41U);
-    // Each document in one piece: after its first token comes its second.
+    // Documents stay whole: each token is followed by the next one.
     for (size_t i = 0; i + 1 < tokens.size(); ++i) {
       const auto next = static_cast<uint64_t>(tokens[i]) + 1;
       const bool is_last =
@@ -274,8 +274,8 @@ TEST_F(TrainingDataTest, DocumentEpochsKeepDocumentsWholeInAnOrderOfTheirOwn) {
         ASSERT_EQ(tokens[i + 1], static_cast<int64_t>(next));
       }
     }
-    // Starts within a window are those of the documents' first tokens, but for
-    // those at a window's own beginning.
+    // Every start in a window is a document's first token, except at the
+    // window's beginning.
     for (const int64_t start : expected_starts) {
       const int64_t token = tokens[static_cast<size_t>(start)];
       EXPECT_TRUE(token == 0 || token == 3 || token == 10 || token == 11);
@@ -318,7 +318,7 @@ TEST_F(TrainingDataTest, ATokenThatOccursIsRefusedNotALargerVocabulary) {
          .seq_length = 2,
          .vocab_size = vocab_size});
   };
-  open('c' + 1);  // of 258
+  open('c' + 1);  // fewer than the tokenizer's 258 tokens
   EXPECT_THAT(
       message_of<DataError>([&] { open('c'); }),
       HasSubstr("a.bin] at byte 4: token id 99 is outside the vocabulary of "

@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 
 class LossMaskTest : public DataTest {
  protected:
-  // As docs/files.md has it.
+  // The bytes that docs/files.md describes.
   static std::string bytes_of(
       uint64_t tokens,
       uint64_t counting,
@@ -27,7 +27,7 @@ class LossMaskTest : public DataTest {
     return "BRGDMASK" + le_bytes<uint32_t>({1, 0}) +
            le_bytes<uint64_t>({tokens, counting}) + le_bytes(bits);
   }
-  // 5 documents of 2 tokens, 100 to 109, of which 0b10'0100'1010 count.
+  // 5 documents of 2 tokens, 100 to 109; those in 0b10'0100'1010 count.
   std::string dataset() const {
     std::vector<uint16_t> tokens(10);
     std::iota(tokens.begin(), tokens.end(), 100);

@@ -35,15 +35,15 @@ TEST(MixtureSchedule, UsesEverySampleOfEverySourceOnceAndInOrder) {
   }
 }
 
-// Of a weight that falls from 1 to 0 over N samples, beside one that rises from
-// 0 to 1, there were s - s^2 / 2N after s samples.
+// For a weight that falls from 1 to 0 over N samples, beside one that rises
+// from 0 to 1, the count is s - s^2 / 2N after s samples.
 TEST(MixtureSchedule, FollowsWeightsThatAreLinearInBetween) {
   constexpr double kSamples = 64000;
   const MixtureSchedule schedule(
       Tables{{{0, 1}, {64000, 0}}, {{0, 0}, {64000, 1}}});
   for (uint64_t sample = 0; sample <= 64000; sample += 1777) {
     const auto s = static_cast<double>(sample);
-    // Shares hold for 64 samples, and a source is at most one sample behind.
+    // Shares hold for 64 samples, and a source lags by at most one sample.
     EXPECT_NEAR(
         static_cast<double>(schedule.counts(sample)[0]),
         s - s * s / (2 * kSamples),
@@ -69,7 +69,7 @@ TEST(MixtureSchedule, AWeightHoldsFromItsPointOn) {
   EXPECT_EQ(schedule.counts(60), (std::vector<uint64_t>{46, 14}));
 }
 
-// Walked sample by sample this would not end.
+// Counting sample by sample would take forever.
 TEST(MixtureSchedule, OneSourceIsCountedAtOnce) {
   const uint64_t endless = uint64_t{1} << 62;
   EXPECT_EQ(

@@ -24,7 +24,7 @@ using Tokens = std::vector<int64_t>;
 
 class PackedDocumentsTest : public DataTest {
  protected:
-  // Tokens first, first + 1, ... in documents of these lengths.
+  // Tokens first, first + 1, ... in documents of the given lengths.
   std::string dataset(
       const std::string& name,
       uint32_t first,
@@ -53,8 +53,8 @@ class PackedDocumentsTest : public DataTest {
   }
 };
 
-// The documents of a window, each with its last target; the padding, which
-// begins with token 0 where the datasets here have none, left out.
+// The documents of a window, each with its last target, without the padding.
+// Padding begins with token 0, which the datasets here do not have.
 std::vector<Tokens> documents_of(const Window& window) {
   Tokens starts = window.document_starts;
   starts.insert(starts.begin(), 0);
@@ -125,7 +125,7 @@ TEST_F(PackedDocumentsTest, EveryEpochHasEachDocumentOnceAndWhole) {
     const auto data = open_training_data(options);
     const uint64_t epoch = data.training->samples_per_epoch();
     std::set<std::vector<Tokens>> orders;
-    std::set<Tokens> neighbours;  // of the first document
+    std::set<Tokens> neighbours;  // the first document's
     for (uint64_t e = 0; e < 5; ++e) {
       std::vector<Tokens> seen;
       for (uint64_t s = 0; s < epoch; ++s) {
@@ -140,7 +140,7 @@ TEST_F(PackedDocumentsTest, EveryEpochHasEachDocumentOnceAndWhole) {
       orders.insert(seen);
     }
     EXPECT_EQ(orders.size(), 5U);
-    // Within blocks what a sequence holds stays the same.
+    // Within a block the contents of a sequence stay the same.
     if (block > 0) {
       EXPECT_LE(neighbours.size(), 1U);
     }
@@ -148,7 +148,7 @@ TEST_F(PackedDocumentsTest, EveryEpochHasEachDocumentOnceAndWhole) {
 }
 
 TEST_F(PackedDocumentsTest, DocumentsOfOneLengthChangePlacesBetweenEpochs) {
-  // Sequences of a 5 and a 3: which, changes.
+  // Sequences of one document of 5 and one of 3 places; the pairs change.
   TrainingDataOptions options = options_for(
       dataset("a", 1, {6, 4, 6, 4, 6, 4, 6, 4, 6, 4, 6, 4, 6, 4, 6, 4}));
   options.shuffle = true;
@@ -178,7 +178,7 @@ TEST_F(PackedDocumentsTest, AMaskGoesWithItsDocument) {
   EXPECT_EQ(data.counting_tokens, 5U);
   const Window window = window_of(*data.training, 0);
   EXPECT_THAT(window.inputs, ElementsAre(14, 15, 16, 17, 18, 19, 10, 11, 12));
-  // The first token of a document is no target, whatever the mask says.
+  // The first token of a document is never a target, whatever the mask says.
   EXPECT_THAT(
       window.targets,
       ElementsAre(
@@ -229,7 +229,8 @@ TEST_F(PackedDocumentsTest, LongDocumentsAreRefusedSkippedCutOrSplit) {
           "than a sequence cut, 1 of fewer than two tokens left out"),
       ElementsAre(
           first, Tokens{13, 14, 15, 16, 17, 18, 19, 20, 21}, third, last));
-  // Each piece but the last predicts 8 tokens, the first of the next one too.
+  // Each piece but the last predicts 8 tokens, including the next piece's
+  // first.
   EXPECT_THAT(
       all_of(
           LongDocuments::kSplit,
@@ -290,7 +291,7 @@ TEST_F(PackedDocumentsTest, RefusesDatasetsThatCannotBePackedByName) {
   options = options_for(dataset("two", 1, {4, 4}));
   options.held_out_fraction = 0.9;
   EXPECT_EQ(open_training_data(options).held_out_windows, 1U);
-  // Of the held-out ones, too.
+  // The held-out documents are checked too.
   options = options_for(dataset("held", 1, {4, 4, 4, 20}));
   options.held_out_fraction = 0.1;
   EXPECT_THAT(complaint(options), HasSubstr("1 of 1 documents are longer"));

@@ -12,7 +12,7 @@
 namespace brigade {
 namespace {
 
-// Lengths of 1 to `room`, the longest first, as pieces are numbered.
+// The lengths of all pieces, longest first, as they are numbered.
 std::vector<uint64_t> lengths_of(const std::vector<uint64_t>& counts) {
   std::vector<uint64_t> lengths;
   for (uint64_t length = counts.size() - 1; length > 0; --length)
@@ -20,8 +20,7 @@ std::vector<uint64_t> lengths_of(const std::vector<uint64_t>& counts) {
   return lengths;
 }
 
-// Best fit decreasing as one would write it down: all sequences are looked at
-// for every piece.
+// The naive best fit decreasing: every piece looks at all sequences.
 uint64_t sequences_by_search(
     const std::vector<uint64_t>& lengths,
     uint64_t room) {
@@ -39,7 +38,7 @@ uint64_t sequences_by_search(
   return rooms.size();
 }
 
-// The first sequence that a piece fits into, in the order in which pieces come.
+// Puts each piece into the first sequence that has room, in order.
 uint64_t sequences_of_first_fit(
     const std::vector<uint64_t>& lengths,
     uint64_t room) {
@@ -83,8 +82,8 @@ void expect_sound(
 }
 
 TEST(PackingPlan, PutsAPieceWhereTheLeastRoomIsLeft) {
-  // Of 7, 6, 3 and 3 in tens the first 3 fills up the 7, the second goes to
-  // the 6.
+  // Pieces of 7, 6, 3 and 3 in sequences of 10: the first 3 fills up the 7, and
+  // the second goes to the 6.
   std::vector<uint64_t> counts(11, 0);
   counts[7] = counts[6] = 1;
   counts[3] = 2;
@@ -109,7 +108,7 @@ TEST(PackingPlan, HasEachPieceOnceAndFillsNoSequenceBeyondItsRoom) {
   }
 }
 
-// What conversations are like: most are short, some are long.
+// Lengths like those of conversations: most are short, some long.
 TEST(PackingPlan, FillsSequencesOf2048WithDocumentsOf200OnAverage) {
   constexpr uint64_t kRoom = 2048;
   std::mt19937 random(1);

@@ -25,9 +25,9 @@ using ::testing::HasSubstr;
 
 class PairSourceTest : public DataTest {
  protected:
-  // Tokens 10 to 21 in the documents [10, 11, 12], [13, 14], [15, 16, 17, 18]
-  // and [19, 20, 21]: two pairs, of which the last token of each document
-  // counts, and 17.
+  // Two pairs: tokens 10 to 21 in the documents [10, 11, 12], [13, 14], [15,
+  // 16, 17, 18] and [19, 20, 21]. The last token of each document counts, and
+  // 17.
   PairSourceTest() {
     MegatronWriter writer(folder_ / "pairs", {.type = TokenType::kU16});
     int32_t token = 10;
@@ -79,7 +79,7 @@ TEST_F(PairSourceTest, SamplesAreThePairsAnswersInTurnPaddedToTheSequence) {
   EXPECT_THAT(window.inputs, ElementsAre(13, 0, 0, 0));
   EXPECT_THAT(window.targets, ElementsAre(14, kNone, kNone, kNone));
   EXPECT_EQ(window.reference, -2.0);
-  source.read(6, window);  // of the second epoch
+  source.read(6, window);  // in the second epoch
   EXPECT_THAT(window.inputs, ElementsAre(15, 16, 17, 0));
   EXPECT_THAT(window.targets, ElementsAre(kNone, 17, 18, kNone));
   EXPECT_EQ(window.reference, -3.0);

@@ -40,7 +40,7 @@ class PrepareChatTest : public DataTest {
     options.chat->template_file = folder_ / "chat.jinja";
     return options;
   }
-  // The samples, with what counts in brackets.
+  // The samples, with the counting tokens in brackets.
   std::vector<std::string> samples(const PrepareOptions& options) const {
     const PrepareResult result = prepare(options);
     std::vector<std::string> texts;
@@ -81,7 +81,7 @@ TEST_F(PrepareChatTest, TheAssistantsTurnsCountWithTheTokenThatEndsThem) {
       sample(kTwoTurns, LossOn::kLast),
       HasSubstr("A B<|im_end|>\n<|im_start|>user\nR<|im_end|>\n"
                 "<|im_start|>assistant\n[[C<|im_end|>]]"));
-  // The first token follows nothing.
+  // The first token has no token before it.
   EXPECT_THAT(
       sample(kTwoTurns, LossOn::kAll),
       testing::AllOf(
@@ -117,14 +117,14 @@ TEST_F(PrepareChatTest, ReadsTheFormsThatPeopleHave) {
       sample(R"({"prompt": "One two", "completion": " three"})"),
       "One two[[ three<|endoftext|>]]");
   EXPECT_THAT(sample(R"({"text": "One two"})"), HasSubstr("[["));
-  // No template reads them.
+  // Plain text takes no template, which alone reads "tools".
   EXPECT_THAT(
       sample(R"({"text": "One two", "tools": "a hammer"})"), HasSubstr("[["));
-  // An end that the text has already is not said twice.
+  // An end token in the text is not added again.
   EXPECT_EQ(
       sample(R"({"prompt": "One two", "completion": " three<|endoftext|>"})"),
       "One two[[ three<|endoftext|>]]");
-  // Tables have texts where there is nothing.
+  // Tables hold empty texts for missing values.
   EXPECT_EQ(
       sample(R"({"instruction": "Q", "output": "A", "system": ""})"), chat);
   EXPECT_EQ(
@@ -133,7 +133,7 @@ TEST_F(PrepareChatTest, ReadsTheFormsThatPeopleHave) {
       chat);
 }
 
-// As text too, as tables have them.
+// They may also be JSON in a string, as tables have them.
 TEST_F(PrepareChatTest, TemplatesReadToolsAndVariablesOfALine) {
   PrepareOptions of_all =
       options(R"({"messages": [{"role": "assistant", "content": "A"}], )"
@@ -187,7 +187,7 @@ TEST_F(PrepareChatTest, PairsAreTwoConversationsEach) {
                                   R"(], "rejected": [)" + says_c + "]}";
   EXPECT_THAT(samples(options(with_prompt)), testing::ElementsAre(good, bad));
   EXPECT_EQ(read_dataset_info(folder_ / "chat")->num_pairs, 1U);
-  // Without one it is what both begin with.
+  // Without a prompt, the common beginning of both answers is the prompt.
   EXPECT_THAT(
       samples(options(
           R"({"chosen": [)" + user + "," + says_a + R"(], "rejected": [)" +
@@ -313,7 +313,7 @@ TEST_F(PrepareChatTest, TextNeedsNoTemplate) {
   EXPECT_EQ(expected.size(), 2U);
 }
 
-// Else a run of this data would be talked to with another one.
+// Otherwise chats with a model of this data would use another template.
 TEST_F(PrepareChatTest, ANamedTemplateIsKeptBesideTheDataset) {
   PrepareOptions named = options(kTwoTurns);
   std::filesystem::create_directories(folder_ / "tokenizer");
@@ -347,7 +347,7 @@ TEST_F(PrepareChatTest, AFoldersListsAreTaken) {
   write("chats/a.json", "[" + line + "," + line + "]");
   write("chats/b.jsonl", line + "\n");
   write("chats/c.csv", "a,b\n");
-  // As Hugging Face's folders have them.
+  // Hugging Face's folders have these files.
   write("chats/dataset_info.json", "{\n  \"citation\": \"\"\n}\n");
   write("chats/state.json", "{\n  \"_split\": [\"train\"]\n}\n");
   PrepareOptions folder = options("");
@@ -388,7 +388,7 @@ TEST_F(PrepareChatTest, ErrorsInAListNameTheirPlace) {
   EXPECT_THAT(
       complaint("[" + good + ",\n{\"a\":\n1}]"),
       HasSubstr("list.json] at conversation 2: the object is no"));
-  // Whatever its name, and wherever it begins.
+  // Its name and leading white space do not matter.
   EXPECT_THAT(
       complaint("\n [" + good + ",\n{\"a\":\n1}]", "list.jsonl"),
       HasSubstr("list.jsonl] at conversation 2: the object is no"));

@@ -111,7 +111,7 @@ TEST_F(PrepareTest, BadLinesAreSkippedCountedAndNamedOnRequest) {
       AllOf(HasSubstr("a.jsonl] at byte"), HasSubstr("line 11")));
 }
 
-// A tokenizer whose added tokens fill a text without any white space.
+// A tokenizer whose added tokens fill a text without white space.
 TEST_F(PrepareTest, AddedTokensAreFoundAcrossCutsOfTheWork) {
   const nlohmann::json tokenizer = {
       {"version", "1.0"},
@@ -182,7 +182,7 @@ TEST_F(PrepareTest, EachDocumentBeginsAsTheTextsOfATokenizerTrainedHere) {
   prepare_options.begin_of_document = PrepareOptions::BeginOfDocument::kNone;
   prepare(prepare_options);
   EXPECT_EQ(tokens(), expected(SpecialTokens::kNone));
-  // A tokenizer that is given: as it is asked for.
+  // A given tokenizer begins documents as its own template asks.
   prepare_options.train_vocab_size = 0;
   prepare_options.tokenizer = (folder_ / "given").string();
   std::filesystem::copy(info->tokenizer, prepare_options.tokenizer);
@@ -195,7 +195,7 @@ TEST_F(PrepareTest, EachDocumentBeginsAsTheTextsOfATokenizerTrainedHere) {
 }
 
 TEST_F(PrepareTest, WorkersAndBlocksDoNotChangeAByte) {
-  // Oracle: each document encoded whole, one after the other.
+  // The oracle encodes each document whole, one after the other.
   std::string lines;
   std::vector<std::string> documents;
   for (uint32_t i = 0; i < 300; ++i)
@@ -283,7 +283,7 @@ TEST_F(PrepareTest, TheTokenizerIsCopiedBesideTheDataset) {
   EXPECT_THAT(
       written(),
       UnorderedElementsAre("x.bin", "x.idx", "x.json", "x.tokenizer"));
-  // Moved as a whole, the dataset still finds its tokenizer.
+  // The dataset finds its tokenizer after both are moved.
   std::filesystem::rename(folder_ / "out", folder_ / "moved");
   const auto info = read_dataset_info(folder_ / "moved/x");
   ASSERT_TRUE(info);
@@ -334,7 +334,7 @@ TEST_F(PrepareTest, ADatasetThatExistsIsKeptUnlessToldOtherwise) {
   prepare_options.existing = PrepareOptions::Existing::kOverwrite;
   prepare(prepare_options);
   EXPECT_THAT(tokens(), ElementsAre('n', 'e', 'w', '!', 257));
-  // A failure later on leaves the dataset that was there.
+  // A later failure leaves the existing dataset.
   write("a.txt", "\xFF");
   EXPECT_THROW(prepare(prepare_options), DataError);
   EXPECT_EQ(tokens().size(), 5U);
@@ -356,7 +356,8 @@ TEST_F(PrepareTest, NoPartThatIsThereIsReplacedUnlessToldSo) {
   }
 }
 
-// alpaca.json may be data, and is the name of a dataset's description.
+// alpaca.json may be training data, although a dataset's description could have
+// that name.
 TEST_F(PrepareTest, NeverReplacesFilesThatAreNoDatasets) {
   auto prepare_options = options(write("a.txt", "ab"));
   using Existing = PrepareOptions::Existing;
@@ -380,7 +381,7 @@ TEST_F(PrepareTest, NeverReplacesFilesThatAreNoDatasets) {
       EXPECT_EQ(read_bytes(file), text);
     }
     std::filesystem::remove_all(folder_ / "out");
-    // A dataset's, whatever the order of its members.
+    // A dataset's description, in any order of members.
     write("out/x.json", R"({"eos_id": [1], "format": "brigade-dataset"})");
     const auto notes = write("out/x.tokenizer/notes.txt", "mine");
     write("out/x.tokenizer/tokenizer.json", "{}");
@@ -408,7 +409,7 @@ TEST_F(PrepareTest, WhatItReadsIsNeverReplaced) {
         ".json",
         ".mask",
         ".reference.json",
-        ".bin.tmp-1",  // as what an interrupted run leaves
+        ".bin.tmp-1",  // left by an interrupted run
         ".json.tmp-1",
         ".tokenizer.tmp-1/file"}) {
     auto itself = options(write("out/x" + suffix, "text"));
@@ -427,7 +428,8 @@ TEST_F(PrepareTest, WhatItReadsIsNeverReplaced) {
   std::filesystem::create_symlink(text, folder_ / "out/x.json");
   EXPECT_THAT(message(linked), HasSubstr("a.txt' is or lies in"));
   std::filesystem::remove(folder_ / "out/x.json");
-  // Beside a dataset, too, whose copy of a tokenizer may be replaced.
+  // The tokenizer beside a dataset is protected as well, although it is a copy
+  // that may be replaced.
   auto own = options(text);
   own.existing = PrepareOptions::Existing::kOverwrite;
   own.tokenizer = BRIGADE_SOURCE_DIR "/tests/tokenizer/goldens/qwen2_like.json";
@@ -444,7 +446,7 @@ TEST_F(PrepareTest, WhatItReadsIsNeverReplaced) {
   EXPECT_EQ(read_bytes(copy), content);
 }
 
-// Where a link stood, whose target has the tokenizer of before.
+// A link was in its place, to the tokenizer of an earlier dataset.
 TEST_F(PrepareTest, TheTokenizerIsNamedByItsOwnPlace) {
   auto again = options(write("a.txt", "ab"));
   again.existing = PrepareOptions::Existing::kOverwrite;
@@ -468,7 +470,7 @@ TEST_F(PrepareTest, OptionsThatDoNotGoTogetherAreAllNamed) {
           HasSubstr("--input"), HasSubstr("--out"), HasSubstr("--tokenizer")));
 }
 
-// Runs `child` in a process of its own; its wait status.
+// Runs `child` in a process of its own; returns its id.
 template <typename Child>
 pid_t start(const Child& child) {
   std::fflush(nullptr);
@@ -488,7 +490,7 @@ pid_t start(const Child& child) {
 }
 
 TEST_F(PrepareTest, LeavesNothingThatOpensWhenKilledAndStartsOver) {
-  // A pipe that is never closed: prepare is certainly in the middle.
+  // The pipe is never closed, so prepare is still reading.
   const std::filesystem::path pipe = folder_ / "a.txt";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   const pid_t child = start([&] { prepare(options(pipe)); });
@@ -512,8 +514,8 @@ TEST_F(PrepareTest, LeavesNothingThatOpensWhenKilledAndStartsOver) {
   EXPECT_THAT(written(), UnorderedElementsAre("x.bin", "x.idx", "x.json"));
 }
 
-// The text under way is bounded (48 MiB, and its tokens), so that memory does
-// not grow with the input: held whole, this one and its tokens are 480 MB.
+// The text under way is bounded (48 MiB, and its tokens), so memory does not
+// grow with the input. All of this one and its tokens are 480 MB.
 TEST_F(PrepareTest, MemoryDoesNotGrowWithTheInput) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a sanitizer's own memory hides the program's";
@@ -540,8 +542,8 @@ TEST_F(PrepareTest, MemoryDoesNotGrowWithTheInput) {
 TEST_F(PrepareTest, AFullDiskIsAStorageErrorThatLeavesNothing) {
   const auto path = write("a.txt", some_text(1, 4 << 20));
   const pid_t child = start([&] {
-    // Files of this process cannot grow past 2 MiB: write() fails as it does
-    // on a full disk.
+    // Files of this process cannot grow past 2 MiB: write() fails as on a full
+    // disk.
     ::signal(SIGXFSZ, SIG_IGN);
     const rlimit limit{2 << 20, 2 << 20};
     ::setrlimit(RLIMIT_FSIZE, &limit);
@@ -558,7 +560,7 @@ TEST_F(PrepareTest, TwoRunsOfOneDatasetDoNotMix) {
   const std::filesystem::path pipe = folder_ / "a.txt";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   const pid_t first = start([&] { prepare(options(pipe)); });
-  // Opening returns once the first run, which holds the lock, reads.
+  // Opening returns once the first run reads, which then holds the lock.
   std::FILE* input = std::fopen(pipe.c_str(), "w");
   const auto other = write("b.txt", "b");
   EXPECT_THAT(

@@ -20,7 +20,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// A Python with PyArrow; "" where there is none.
+// A Python with PyArrow, or "".
 std::string find_python() {
   const char* const named = std::getenv("BRIGADE_PEERS_PYTHON");
   for (const std::string& python :
@@ -37,7 +37,7 @@ std::string find_python() {
 
 class TableTest : public DataTest {
  protected:
-  // All that the stream gives, in reads of an odd size.
+  // The stream's whole output, in reads of an odd size.
   static std::string rows(
       const std::filesystem::path& path,
       const TableOptions& options) {
@@ -60,7 +60,7 @@ class TableTest : public DataTest {
     ::chmod(path.c_str(), 0700);
     return path;
   }
-  // Something that begins and ends as a parquet file does.
+  // Bytes that begin and end as a parquet file does.
   std::filesystem::path some_parquet() {
     return write(
         "x.parquet", std::string("PAR1") + std::string(4, '\0') + "PAR1");
@@ -109,7 +109,7 @@ TEST_F(TableTest, ReportsHowTheOtherProcessEnds) {
       rows(path, {.python = script("memory", "exit 5")}), std::bad_alloc);
 }
 
-// One that would write for ever is ended with the stream.
+// A process that never stops writing ends with the stream.
 TEST_F(TableTest, AStreamThatIsNotReadToItsEndLeavesNoProcess) {
   const auto python = script("endless", "echo $$; exec yes");
   char text[16] = {};
@@ -270,7 +270,7 @@ open(folder + 'page.parquet', 'wb').write(data)
           Not(HasSubstr("Thrift"))));
 }
 
-// Of whole rows too. PyArrow is not asked for what would crash it.
+// Whole rows are damaged too, except where it would crash PyArrow.
 TEST_F(PyArrowTest, FilesThatAreDamagedAnywhereAreReadOrRefused) {
   make("rows = '" BRIGADE_SOURCE_DIR
        "/brigade/data/table_rows.py'\n"
@@ -353,7 +353,7 @@ pq.write_table(pa.table({
       "\n");
 }
 
-// Members that a column of structs has for all, and null, are none: else every
+// Members of a struct column that are null count as absent: otherwise every
 // message would call tools.
 TEST_F(PyArrowTest, ConversationsOfATableAreThoseOfTheSameLines) {
   make(R"(
@@ -385,7 +385,7 @@ pq.write_table(pa.table({'messages': pa.array(bad, kind)}),
     options.chat = PrepareChatOptions{};
     options.chat->template_file = folder_ / "t.jinja";
     const PrepareResult result = prepare(options);
-    EXPECT_EQ(result.info.num_documents, 299U);  // of one no token counts
+    EXPECT_EQ(result.info.num_documents, 299U);  // in one no token counts
     const auto dataset = TokenDataset::open(options.out_prefix);
     std::vector<int64_t> read(dataset.num_tokens());
     dataset.read(0, read);

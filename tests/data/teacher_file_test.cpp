@@ -23,8 +23,8 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// What the teacher of these tests says of token t: ids t and 30 - t, at -t / 4
-// and -t / 2.
+// The teacher of these tests gives token t the ids t and 30 - t with the
+// log-probabilities -t / 4 and -t / 2.
 class TeacherFileTest : public DataTest {
  protected:
   TeacherFileTest() { write_dataset("tokens", 10); }
@@ -53,7 +53,7 @@ class TeacherFileTest : public DataTest {
     return {2, {token, 30 - token}, {-t / 4, -t / 2}};
   }
   std::filesystem::path path() const { return folder_ / "teacher.topk"; }
-  // By windows, or each document by itself.
+  // The teacher read windows, or each document by itself (length 0).
   void write_teacher(int64_t window_length) const {
     const TokenDataset data = dataset();
     TeacherFileWriter writer(
@@ -73,7 +73,7 @@ class TeacherFileTest : public DataTest {
     }
     writer.commit();
   }
-  // The file with another byte at `at`.
+  // Changes the byte at `at` of the file.
   void damage(size_t at) const {
     std::string bytes = read_bytes(path());
     bytes.at(at) = static_cast<char>(bytes.at(at) ^ 1);
@@ -123,7 +123,7 @@ TEST_F(TeacherFileTest, PaddingOfPackedDocumentsHasZeros) {
   const TrainingData data = open_training_data(packed);
   Window window;
   data.training->read(0, window);
-  // The longer document first.
+  // The longer document comes first.
   EXPECT_THAT(
       window.targets, ElementsAre(16, 17, 18, 19, 11, 12, 13, kNoTarget));
   EXPECT_THAT(
@@ -153,7 +153,7 @@ TEST_F(TeacherFileTest, DamageIsNamedWithItsPlace) {
       AllOf(HasSubstr("199 bytes of records"), HasSubstr("each take 200")));
   write("teacher.topk", whole.substr(0, 20));
   EXPECT_THAT(complaint(), HasSubstr("only 4 are left"));
-  // A record of the second window.
+  // A record in the second window.
   write("teacher.topk", whole);
   damage(header + 5 * record);
   const TrainingData data = open_training_data(options());
@@ -179,7 +179,7 @@ TEST_F(TeacherFileTest, ASummaryIsOfTheTokensThatSomethingPredicts) {
   EXPECT_EQ(TeacherFile(path()).summary(2).predicted, 1U);
 }
 
-// Without the tokens of the dataset, of which the checksums are.
+// A summary does not read the dataset's tokens, which the checksums include.
 TEST_F(TeacherFileTest, ASummaryNamesARecordThatNoTeacherWrote) {
   write_teacher(3);
   const std::string whole = read_bytes(path());
@@ -223,7 +223,7 @@ TEST_F(TeacherFileTest, RefusesATeacherMadeForAnotherRun) {
   EXPECT_THAT(refusal(other), HasSubstr("--by-document`"));
   write_teacher(0);
   EXPECT_THAT(refusal(options()), HasSubstr("read each document by itself"));
-  // The same tokens in as many documents, which begin elsewhere.
+  // The same tokens in as many documents with other boundaries.
   write_dataset("tokens", 10, {3, 2, 5});
   EXPECT_THAT(refusal(other), HasSubstr("was made of another dataset"));
 }

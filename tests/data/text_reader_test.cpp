@@ -34,7 +34,7 @@ std::string random_text(uint32_t seed, size_t size) {
 
 class TextReaderTest : public DataTest {
  protected:
-  // The documents of files, put together from their pieces.
+  // The documents of files, joined from their pieces.
   std::vector<std::string> documents(
       const std::vector<std::filesystem::path>& paths,
       const TextOptions& options = {}) {
@@ -103,12 +103,13 @@ TEST_F(TextReaderTest, ReadsGzipAndZstandardAndConcatenationsOfThem) {
         write("c.txt.gz", gzipped(text) + std::string(512, '\0')),
         write("d.txt.zst", zstandard(text)),
         write("e.txt.zst", zstandard(half) + zstandard(rest)),
-        // A skippable frame in front, between and behind: 4 bytes of anything.
+        // With skippable frames of arbitrary bytes in front, between and
+        // behind.
         write(
             "s.txt.zst",
             skippable(0) + zstandard(half) + skippable(15) + zstandard(rest) +
                 skippable(7)),
-        // Told apart by content: a name may lie.
+        // The content decides, since a name may be wrong.
         write("f.txt", gzipped(text)),
         write("g.txt.gz", text)})
     EXPECT_THAT(documents({path}, options), ElementsAre(text)) << path;
@@ -132,7 +133,7 @@ TEST_F(TextReaderTest, DamagedOrCutCompressionIsRefusedWithTheOffset) {
   EXPECT_THAT(
       refusal(write("a.txt.zst", zst)),
       AllOf(HasSubstr("a.txt.zst] at byte"), HasSubstr("compressed file")));
-  // zlib's and libzstd's own words stay inside.
+  // The messages of zlib and libzstd are not shown.
   zst = zstandard(text);
   zst[1] ^= 1;
   EXPECT_THAT(
@@ -268,7 +269,7 @@ TEST_F(TextReaderTest, LinesThatAreNotJsonAreNamedWithOffsetAndLine) {
   EXPECT_THAT(
       refusal(write("a.jsonl", good + "[1]\n")),
       HasSubstr("at byte 15, line 2: the line is not a JSON object"));
-  // In Latin-1 the offset is still that of the file.
+  // With Latin-1 the offset is still that of the file.
   EXPECT_THAT(
       refusal(
           write("a.jsonl", "{\"text\": \"\xE9\"}\n[1]\n"),

@@ -81,7 +81,7 @@ TEST_F(TextTokensTest, AreThoseOfThePreparedDataset) {
   const auto whole = tokens->wait_for_all();
   EXPECT_TRUE(whole.is_whole);
   expect_equal(*whole.dataset, *prepared());
-  // A later process finds them; nothing is left of their making.
+  // A later process finds them, and no files of their making are left.
   expect_equal(*open()->wait_for(1).dataset, *prepared());
   for (const auto& entry :
        std::filesystem::recursive_directory_iterator(folder_ / "cache")) {
@@ -98,7 +98,7 @@ TEST_F(TextTokensTest, AreMadeOfEveryKindOfFile) {
   write("in/d.jsonl.gz", gzipped(more));
   write("in/e/f.jsonl.zst", zstandard(lines));
   write("in/e/README.md", "no text");
-  // A text of nothing is no document.
+  // An empty text is not a document.
   const auto documents = [](std::string_view text) {
     uint64_t count = 0;
     for (size_t at = 0; (at = text.find("\"}\n", at)) != text.npos; ++at)
@@ -126,7 +126,7 @@ TEST_F(TextTokensTest, BeginEachDocumentWithATokenWhereThatIsAsked) {
       *tokens.wait_for_all().dataset, TokenDataset::open(options.out_prefix));
 }
 
-// Of a process that ends before, another takes the work over.
+// When the process that makes them ends, another one takes over.
 TEST_F(TextTokensTest, AreMadeByOneOfManyAndByAnotherWhenThatOneEnds) {
   auto first = open();
   const auto second = open();
@@ -149,8 +149,8 @@ TEST_F(TextTokensTest, DifferForOtherTextOrOptions) {
   EXPECT_GT(tokens.wait_for_all().dataset->num_tokens(), before + 5);
 }
 
-// When others are complete: those of another text, which no run began to use
-// for a month, but not what a process still makes, and not what is no text's.
+// A run that completes others removes those that no run began to use for a
+// month, except what a process still makes, and no other folders.
 TEST_F(TextTokensTest, AreRemovedAMonthAfterTheirLastUse) {
   namespace fs = std::filesystem;
   const fs::path cache = folder_ / "cache";
@@ -188,7 +188,8 @@ TEST_F(TextTokensTest, AreRemovedAMonthAfterTheirLastUse) {
   EXPECT_THAT(folders(), ::testing::Not(::testing::Contains(old)));
   EXPECT_THAT(folders(), ::testing::Contains(locked));
   EXPECT_THAT(folders(), ::testing::Contains("somebody-else"));
-  // What begins to use them is their use, and makes them anew.
+  // A run that begins to use them counts as a use, and makes missing ones
+  // again.
   expect_equal(*open()->wait_for_all().dataset, *prepared());
   age(cache / old, kTextCacheKept + std::chrono::hours(1));
   open()->wait_for_all();
@@ -222,11 +223,11 @@ TEST_F(TextTokensTest, WrongTextIsNamedToEveryReader) {
       HasSubstr("no regular file"));
 }
 
-// Every state of files that grow gives the windows and documents of the whole.
+// Every state of growing files gives the windows and documents of the whole.
 TEST_F(TextTokensTest, KeepTheirDocumentsWhileFilesGrow) {
   const std::vector<uint64_t> ends = {3, 4, 9};
   for (uint64_t tokens = 1; tokens <= 9; ++tokens) {
-    // The ends are written first: those of tokens that are not there yet.
+    // Document ends are written before their tokens.
     for (size_t known = 0; known <= ends.size(); ++known) {
       if (known < ends.size() && ends[known] <= tokens)
         continue;
@@ -271,7 +272,7 @@ TEST_F(TextTokensTest, GiveTheWindowsOfThePreparedDatasetOverEpochs) {
   }
 }
 
-// Whatever the layout and wherever a run continues.
+// The layout and the step at which a run continues do not matter.
 TEST_F(TextTokensTest, TrainingDataIsThatOfThePreparedDataset) {
   prepared();
   TrainingDataOptions options{

@@ -212,7 +212,7 @@ TEST_F(TokenDatasetTest, ReadsNanotronsTokensInBothWidths) {
 TEST_F(TokenDatasetTest, NanotronsWidthIsNeverGuessed) {
   write("a.ds", le_bytes<uint32_t>({1, 2, 90000}));
   EXPECT_THAT(refusal(folder_ / "a.ds"), HasSubstr("cannot tell whether"));
-  // nanotron's own rule, from the vocabulary.
+  // nanotron's own rule decides by the vocabulary.
   EXPECT_EQ(
       TokenDataset::open(folder_ / "a.ds", {.vocab_size = 65537}).num_tokens(),
       3U);

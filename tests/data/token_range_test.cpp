@@ -75,7 +75,7 @@ TEST_F(TokenRangeTest, ALargeFileIsScannedOncePerState) {
   reports = 0;
   EXPECT_EQ(find_token_range(opened, options).highest, 5);
   EXPECT_EQ(reports, 0);  // from the cache
-  // Another content is scanned again, a damaged entry too.
+  // Changed contents are scanned again, and so is a damaged entry.
   tokens[16'999'999] = 6;
   EXPECT_EQ(scan(), 6);
   EXPECT_GT(reports, 1);
@@ -119,7 +119,7 @@ TEST_F(TokenRangeTest, ATokenizerThatIsNotTheDatasetsIsRefused) {
         require_tokenizer({.tokenizer = "bytes"}, folder_ / "same", prefix);
       }),
       HasSubstr("was prepared with 'bytes'"));
-  // A dataset whose tokenizer is gone can be used with any.
+  // A dataset whose tokenizer is gone works with any.
   require_tokenizer({.tokenizer = folder_ / "gone"}, folder_ / "other", prefix);
 }
 

@@ -1,5 +1,5 @@
-// Several backwards of one step add up, as in PyTorch, and a step that an
-// optimizer has taken begins anew. Oracle: closed forms.
+// Several backwards within a step add up, as in PyTorch; after the optimizer's
+// step gradients start from zero. The oracle is a closed form.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/autograd.h>
@@ -29,8 +29,8 @@ using Uses = TwoParams::Uses;
 
 class AddingBackwards : public ::testing::TestWithParam<SyncCase> {
  protected:
-  // Runs `body` on 1, 2 and 3 ranks with a model each; `factor` is what the
-  // rank multiplies with, on the mean `mean`.
+  // Runs `body` on 1, 2 and 3 ranks. `factor` is the rank's own factor, and
+  // `mean` its mean over the ranks.
   static void on_ranks(
       const std::function<void(TwoParamsModel&, double factor, double mean)>&
           body) {
@@ -103,7 +103,8 @@ TEST_P(AddingBackwards, AddUpWithOneUnderNoSyncInBetween) {
 
 TEST_P(AddingBackwards, AreDroppedByZeroGrad) {
   for (const bool to_none : {true, false}) {
-    // Divided gradients do not know zeros from other values: refused.
+    // With divided gradients zeroing is refused: zeros are like any other
+    // values.
     if (!to_none && divides_gradients(GetParam().sharding))
       continue;
     on_ranks([&](TwoParamsModel& model, double factor, double mean) {
@@ -290,7 +291,7 @@ TEST(AddingBackwards, TrainAsInTheLoopOfAGan) {
   });
 }
 
-// By a kernel that no observer sees, weights that were kept by AdamW.
+// AdamW's kernel, which no observer sees, keeps the gradients.
 TEST(AddingBackwards, AreRefusedOnGradientsThatAnOptimizerKept) {
   run_ranks(2, [&](const CommunicatorPtr& world) {
     TwoParamsModel model = wrap_two_params({}, world);

@@ -1,5 +1,5 @@
-// What users do between backward and the next forward: clipping, changing and
-// dropping gradients, reading weights after the step.
+// What users do between backward and the next forward: clip, change or drop
+// gradients, read weights after the step.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/utils/clip_grad.h>
@@ -86,7 +86,7 @@ TEST_P(AfterBackward, AChangeOfGradCountsOrIsRefused) {
   }
 }
 
-// A step is given up because its gradients are not finite.
+// A user skips a step whose gradients are not finite.
 TEST_P(AfterBackward, ZeroGradInsteadOfAStepDropsTheGradients) {
   if (GetParam().dtype != torch::kFloat || !GetParam().is_main_grad())
     return;
@@ -120,7 +120,7 @@ TEST_P(AfterBackward, WeightsAreInPlaceWhenTheStepReturns) {
   if (c.sharding == Sharding::kNone || c.sharding == Sharding::kParameters)
     return;
   run_ranks(2, [&](const CommunicatorPtr& world) {
-    // The handle that a program has of its own.
+    // A handle that the program holds itself.
     const auto net = std::make_shared<TwoParams>(c.dtype);
     TwoParamsModel model(
         net, std::make_shared<LateGathers>(world), c.options());
@@ -164,7 +164,7 @@ TEST_P(AfterBackward, WeightsMayBeGatheredDuringForwardByAnOption) {
   });
 }
 
-// Of a step that is under way each rank has its own sum.
+// During a step each rank has its own sum.
 TEST_P(AfterBackward, ClippingBeforeTheReductionIsLocalOrRefused) {
   run_ranks(2, [](const CommunicatorPtr& world) {
     TwoParamsModel model = wrap_two_params(GetParam(), world);
@@ -186,12 +186,12 @@ TEST_P(AfterBackward, ClippingBeforeTheReductionIsLocalOrRefused) {
   });
 }
 
-// A thread that only differentiates.
+// A thread that only runs backward.
 TEST_P(AfterBackward, BackwardMayRunOnAnotherThreadThanForward) {
   run_ranks(2, [](const CommunicatorPtr& world) {
     TwoParamsModel model = wrap_two_params(GetParam(), world);
     for (int step = 0; step < 2; ++step) {
-      // Reads weights in backward.
+      // Backward reads weights.
       auto loss = model.forward(world->rank() + 1);
       loss = loss + (model->a * model->a * model->b.sum()).sum() * 0;
       std::async(std::launch::async, [&] { loss.backward(); }).get();

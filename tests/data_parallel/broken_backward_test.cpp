@@ -1,5 +1,5 @@
-// A backward() that an exception ends, and calls of finish(): what they leave
-// behind is refused by name, or right. Oracle: closed forms.
+// After an exception in backward(), or calls of finish(), the next step is
+// refused by name or right. The oracle is a closed form.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/autograd.h>
@@ -38,8 +38,8 @@ struct ThrowInBackward : torch::autograd::Function<ThrowInBackward> {
   }
 };
 
-// Its gradient reaches one of the parameters, and throws on the way to the
-// other: later nodes of forward come first in backward.
+// The gradient reaches one parameter, and throws on the way to the other:
+// backward visits later nodes of forward first.
 void break_a_backward(TwoParamsModel& model) {
   const auto broken = ThrowInBackward::apply(model.forward(1, Uses::kB));
   const auto whole = model.forward(1, Uses::kA);
@@ -70,7 +70,7 @@ TEST_P(BrokenBackward, IsRefusedByTheNextWithoutReset) {
   run_ranks(2, [](const CommunicatorPtr& world) {
     TwoParamsModel model = wrap_two_params(GetParam(), world);
     break_a_backward(model);
-    // With kParameters the next forward may say so.
+    // With kParameters the next forward may already refuse.
     EXPECT_THAT(
         message_of_backward(model, 1),
         ::testing::HasSubstr("call reset() of DataParallel"));
@@ -102,7 +102,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::ValuesIn(testing::all_sync_cases()),
     [](const auto& each) { return name_of(each.param); });
 
-// MissingGradient::kZero, where a rank's step has no loss.
+// Steps of MissingGradient::kZero in which a rank has no loss.
 class FinishWithoutALoss : public ::testing::TestWithParam<SyncCase> {};
 
 std::vector<SyncCase> cases_with_zero() {
@@ -113,8 +113,8 @@ std::vector<SyncCase> cases_with_zero() {
   return cases;
 }
 
-// Once in such a step, wherever it is; steps that backward ends are not
-// finished.
+// finish() is called once in a step without a loss, at any place; steps that
+// backward ends need none.
 TEST_P(FinishWithoutALoss, IsAStepOfItsOwnAfterAnOptimizersStep) {
   run_ranks(2, [](const CommunicatorPtr& world) {
     TwoParamsModel model = wrap_two_params(GetParam(), world);

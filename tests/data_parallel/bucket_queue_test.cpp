@@ -1,4 +1,4 @@
-// Buckets are launched in plan order, whatever order they fill in.
+// Buckets are launched in plan order, in whatever order they fill.
 #include "brigade/data_parallel/bucket_queue.h"
 
 #include <gmock/gmock.h>
@@ -13,7 +13,7 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using testing::make_world_of_one;
 
-// Notes when it is waited for.
+// Logs its wait().
 class NotedWork : public Work {
  public:
   NotedWork(int bucket, std::vector<std::string>& log)

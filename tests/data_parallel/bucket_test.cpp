@@ -19,7 +19,7 @@ namespace {
 using ::testing::HasSubstr;
 using testing::make_world_of_one;
 
-// A reduction that ends when the test says so.
+// A reduction that ends when the test calls end().
 class HeldWork : public Work {
  public:
   void wait() override {
@@ -45,7 +45,7 @@ class HeldWork : public Work {
     fails_ = true;
     end();
   }
-  // Blocks until a thread is inside of wait().
+  // Blocks until a thread is inside wait().
   void await_waiter() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return is_waited_for_; });
@@ -99,7 +99,7 @@ TEST(Bucket, IsReducedOnceItsWorkWasWaitedFor) {
   EXPECT_EQ(bucket.state(), BucketState::kReducing);
   EXPECT_FALSE(bucket.is_reduced());
   work->end();
-  // Only the wait leaves the sum in place.
+  // Only wait() puts the sum in place.
   EXPECT_TRUE(bucket.is_reduced());
   EXPECT_EQ(bucket.state(), BucketState::kReducing);
   bucket.wait();
@@ -159,7 +159,7 @@ TEST(Bucket, IsLaunchedAsIsOnAShadowingRank) {
   bucket.launch_as_is(hook_of(work), *world);
   bucket.wait();
   bucket.reset();
-  // It counts from the beginning again.
+  // It counts ready parameters from zero again.
   bucket.mark_ready();
   EXPECT_EQ(bucket.state(), BucketState::kFilling);
 }
@@ -173,7 +173,7 @@ TEST(Bucket, ErrorsNameItsPlaceAndItsParameters) {
   EXPECT_THAT(
       message_of<Error>([&] { bucket.wait(); }),
       HasSubstr("bucket 3 of 5 (first ... last, 256 bytes): the peer is gone"));
-  // It is given up, and can be used again.
+  // It is given up and can be used again.
   EXPECT_EQ(bucket.state(), BucketState::kReducing);
   bucket.abandon();
   EXPECT_EQ(bucket.state(), BucketState::kReduced);

@@ -1,4 +1,4 @@
-// Hooks that send less than the gradients, and keep what that loses.
+// Hooks that send fewer bytes than the gradients have, and keep the errors.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@ using testing::run_ranks;
 using ::testing::ThrowsMessage;
 using torch::Tensor;
 
-// Two matrices, one of which is not worth factoring, and a vector.
+// Two matrices, one too small to factor, and a vector.
 struct Weights {
   Tensor wide = torch::zeros({40, 60}).requires_grad_();
   Tensor small = torch::zeros({3, 5}).requires_grad_();
@@ -38,7 +38,7 @@ struct Weights {
   void backward(int rank, int step) const;
 };
 
-// Of low rank but for a little.
+// Low rank plus a small part of full rank.
 Tensor wide_gradient(int rank, int step) {
   const auto a = pseudo_random({40, 2}, 7 + rank + 10 * step);
   const auto b = pseudo_random({2, 60}, 3 + rank);
@@ -86,7 +86,7 @@ TEST(Int8Hook, SumsWithinItsRoundingAndEquallyOnAllRanks) {
   });
 }
 
-// A constant gradient, most of which is far below the step of its block.
+// A constant gradient, mostly far below its block's rounding step.
 TEST(Int8Hook, RoundingErrorsAreSentInLaterSteps) {
   run_ranks(2, [](const CommunicatorPtr& world) {
     auto w = torch::zeros({256}).requires_grad_();
@@ -100,7 +100,7 @@ TEST(Int8Hook, RoundingErrorsAreSentInLaterSteps) {
       (w * gradient).sum().backward();
       total += w.grad();
     }
-    // Without feedback: 0 for ever. What is still kept is below two steps.
+    // Without feedback this would stay 0. The kept error is below two steps.
     const double expected = 2 * kSteps * 1e-4;
     EXPECT_NEAR(total[100].item<double>(), expected, 2 * 2.0 / 127);
     EXPECT_NEAR(total[0].item<double>(), 2 * kSteps, 0.1);
@@ -138,7 +138,8 @@ TEST(Int8Hook, OneHookServesTwoModelsWithoutMixingTheirErrors) {
 
 // ---- PowerSGD
 
-// Algorithm 1 and 2 of arXiv:1905.13727 in float64, all ranks in one process.
+// Algorithms 1 and 2 of arXiv:1905.13727 in float64, with all ranks in one
+// process.
 class PlainPowerSgd {
  public:
   PlainPowerSgd(int ranks, int64_t n, int64_t m, int64_t rank, Tensor q)
@@ -175,7 +176,7 @@ TEST(PowerSgdHook, IsThePlainAlgorithmOverManySteps) {
     Weights weights;
     BucketedGradSync sync(
         weights.named(), world, with_hook(powersgd_hook({.rank = 2})));
-    // The span of Q is all that matters; the hook begins with these numbers.
+    // Only the span of Q matters; the hook begins with these numbers.
     PlainPowerSgd plain(
         kRanks,
         40,
@@ -202,7 +203,7 @@ TEST(PowerSgdHook, IsThePlainAlgorithmOverManySteps) {
           (weights.wide.grad() - expected).norm().item<double>(),
           1e-4 * expected.norm().item<double>())
           << step;
-      // These are sent as they are.
+      // These are sent uncompressed.
       EXPECT_TRUE(torch::allclose(
           weights.small.grad().to(torch::kDouble), small, 1e-5, 1e-6));
       EXPECT_TRUE(torch::allclose(
@@ -217,7 +218,8 @@ TEST(PowerSgdHook, ASumOfLowRankIsExact) {
     BucketedGradSync sync(
         {{"w", w}}, world, with_hook(powersgd_hook({.rank = 4})));
     for (int step = 0; step < 3; ++step) {
-      // Rank 2 in sum; a zero gradient in between must not end it.
+      // The sum has rank 2; a zero gradient in between must not keep it at
+      // zero.
       Tensor sum = torch::zeros({40, 60});
       Tensor own;
       for (int rank = 0; rank < 2; ++rank) {
@@ -282,7 +284,7 @@ struct CompressedCase {
 
 class CompressedHookTest : public ::testing::TestWithParam<CompressedCase> {};
 
-// Sums of all steps, of a model in several buckets.
+// The reduced gradients of all steps of a model in several buckets.
 std::vector<Tensor> summed_gradients(
     const CommunicatorPtr& world,
     const BucketHook& hook,
@@ -311,7 +313,7 @@ TEST_P(CompressedHookTest, OneServesRanksThatAreThreads) {
   });
 }
 
-// The step's second collectives were never launched, and will not be.
+// The given-up step never launches its second collectives.
 TEST_P(CompressedHookTest, OneOutlivesAStepThatWasGivenUpAndItsGroup) {
   std::vector<BucketHook> hooks = {GetParam().make(), GetParam().make()};
   const auto hook_of = [&](const CommunicatorPtr& world) {

@@ -1,5 +1,5 @@
-// What a user of PyTorch's DistributedDataParallel expects at the edges, each
-// against one process or a closed form.
+// Edge cases in which users of PyTorch's DistributedDataParallel expect a
+// certain result, against one process or a closed form.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/autograd.h>
@@ -99,7 +99,7 @@ TEST_P(ZeroGrad, DropsWhatWasAccumulatedBetweenMicroBatches) {
   }
 }
 
-// Dropped, and the last micro-batch does not reach it.
+// The gradient is dropped, and the last micro-batch does not reach it.
 TEST_P(ZeroGrad, LeavesZeroWhereTheLastMicroBatchDoesNotReachIt) {
   const auto [sync, handover, dtype] = GetParam();
   auto w = leaf(2, 1, dtype);
@@ -137,7 +137,7 @@ TEST_P(ZeroGrad, AnAccumulatingGradientReadsAsThisRanksSum) {
       });
 }
 
-// Clipping what has accumulated counts, as in PyTorch.
+// Clipping accumulated gradients has an effect, as in PyTorch.
 TEST_P(ZeroGrad, ChangesToAnAccumulatingGradientCount) {
   const auto [sync, handover, dtype] = GetParam();
   run_ranks(
@@ -203,7 +203,7 @@ TEST(Join, EveryRankEndsWithTheModelOfTheLastToJoin) {
   });
 }
 
-// Ranks that have joined run no forward, whose collectives would meet others.
+// Joined ranks run no forward, so its collectives would meet others.
 TEST(Join, IsRefusedForAForwardWithCollectives) {
   run_ranks(2, [](CommunicatorPtr world) {
     DataParallel with_buffers(
@@ -248,7 +248,7 @@ TEST(Join, MayThrowOnEveryRankOnceSomeHaveNoData) {
     EXPECT_THAT(
         message, HasSubstr("1 of the 2 ranks of group 'world' have no more"));
   });
-  // Not when all end at once.
+  // No error where all ranks end at once.
   run_ranks(2, [](CommunicatorPtr world) {
     DataParallel model(std::make_shared<Weight>(), world);
     model.allow_uneven_inputs(
@@ -303,7 +303,7 @@ TEST(Join, IsRefusedWithoutAllowingUnevenInputs) {
       HasSubstr("call allow_uneven_inputs() on every rank before"));
 }
 
-// Masters of bf16 weights follow the weights of the rank that joined last.
+// The masters of bf16 weights follow the weights of the rank that joined last.
 TEST(Join, BrigadesAdamWContinuesFromTheWeightsThatItBrought) {
   run_ranks(2, [](CommunicatorPtr world) {
     GradSyncOptions options;
@@ -326,7 +326,7 @@ TEST(Join, BrigadesAdamWContinuesFromTheWeightsThatItBrought) {
   });
 }
 
-// ---- ranks must choose alike
+// ---- ranks must agree
 
 std::string difference(
     const std::function<
@@ -472,7 +472,7 @@ TEST(RankDifferences, OptionsAndBuffersOfTheWrapperAreNamed) {
       HasSubstr("rank 1 has 'mixed_precision: true'"));
 }
 
-// A rank that cannot wrap does not leave the others waiting.
+// The others do not wait for a rank that cannot wrap.
 TEST(RankDifferences, AProblemOfOneRankIsAnErrorOnEveryRank) {
   run_ranks(2, [](CommunicatorPtr world) {
     auto a = leaf(2, 1);
@@ -489,7 +489,7 @@ TEST(RankDifferences, AProblemOfOneRankIsAnErrorOnEveryRank) {
 
 // ---- micro-batches by index
 
-// With copies of the elements, as `for (auto batch : batches)` makes them.
+// The elements are copies, as in `for (auto batch : batches)`.
 TEST(AccumulateUntilLast, ReducesTheLastByIndex) {
   run_ranks(2, [](CommunicatorPtr world) {
     DataParallel model(std::make_shared<Weight>(), world);
@@ -620,7 +620,7 @@ TEST(Steps, MayChangeNothing) {
   });
 }
 
-// Equal gradients one after the other, cleared in between.
+// Equal gradients in consecutive steps, cleared in between.
 TEST(Steps, MayHaveEqualMainGrads) {
   GradSyncOptions options;
   options.handover = GradHandover::kMainGrad;
@@ -684,7 +684,7 @@ TEST(Backwards, NeedFinishForAParameterReachedUnderNoSyncAlone) {
       AllOf(HasSubstr("waits for gradients of b"), HasSubstr("call finish()")));
 }
 
-// Every block is recomputed, in a backward of its own inside the backward.
+// Every block is recomputed in a nested backward.
 TEST(Backwards, NestedInARecomputationFinishOnce) {
   const auto recomputed = [](torch::nn::Linear& linear,
                              const torch::Tensor& x) {
@@ -711,7 +711,7 @@ TEST(Backwards, NestedInARecomputationFinishOnce) {
         torch::tanh(alone->second(torch::tanh(alone->first(input(rank)))));
     (y.sum() * alone->scale.sum() / 2).backward();
   }
-  // Without `scale` every hook runs in a nested backward.
+  // If `scale` is frozen, every hook runs in a nested backward.
   for (const bool all_are_nested : {false, true}) {
     for (const auto missing :
          {MissingGradient::kError, MissingGradient::kZero}) {
@@ -752,7 +752,7 @@ torch::Tensor recomputed_twice(DataParallel<std::shared_ptr<Weight>>& model) {
   return block(block(torch::ones({2})));
 }
 
-// The only parameter, in two blocks: refused, not lost.
+// The only parameter is used in two blocks: refused, not lost.
 TEST(Backwards, AreRefusedWhereTwoRecomputationsReachAParameter) {
   DataParallel model(std::make_shared<Weight>(), make_world_of_one());
   EXPECT_THAT(
@@ -761,7 +761,7 @@ TEST(Backwards, AreRefusedWhereTwoRecomputationsReachAParameter) {
       AllOf(HasSubstr("ready twice"), HasSubstr("GraphReach::kAsInFirstStep")));
 }
 
-// An optimizer would find this rank's own gradients, not reduced.
+// An optimizer would find this rank's own unreduced gradients.
 TEST(Backwards, NameAParameterReachedLessOftenThanInTheFirstStep) {
   GradSyncOptions options;
   options.reach = GraphReach::kAsInFirstStep;
@@ -1037,7 +1037,7 @@ TEST(Hooks, Fp16HalvesTheBytesAndDoesNotOverflowInTheSum) {
   });
 }
 
-// As of a sum over many tokens.
+// As large as a sum over many tokens.
 TEST(Hooks, Fp16DividesBesidesByWhatItIsGiven) {
   run_ranks(2, [](CommunicatorPtr world) {
     for (const Sharding sharding : {Sharding::kNone, Sharding::kGradients}) {
@@ -1056,7 +1056,7 @@ TEST(Hooks, Fp16DividesBesidesByWhatItIsGiven) {
   });
 }
 
-// Divided by the ranks once, whoever does it: as large as PyTorch's.
+// The hook or the optimizer divides by the number of ranks, never both.
 TEST(Hooks, Fp16DividesByTheRanksOnce) {
   constexpr double kSmallest = 1.0 / (1 << 24);
   run_ranks(4, [](CommunicatorPtr world) {
@@ -1072,7 +1072,7 @@ TEST(Hooks, Fp16DividesByTheRanksOnce) {
         options.handover = handover;
         BucketedGradSync sync(
             {{"wide", wide}, {"narrow", narrow}}, world, options);
-        // A quarter of it is the smallest number of 16 bits.
+        // A quarter of the gradient is the smallest number of fp16.
         ((wide * (4 * kSmallest)).sum() + (narrow * (4 * kSmallest)).sum())
             .backward();
         const double expected =

@@ -1,5 +1,5 @@
-// With flat gradients (GradHandover::kMainGrad), a step of which the sync was
-// not told is right, or refused by name whatever clears the gradients after it.
+// With flat gradients (GradHandover::kMainGrad) a step that the sync was not
+// told about is right, or refused by name, however the gradients are cleared.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/optim/sgd.h>
@@ -38,7 +38,7 @@ class ForeignSteps : public ::testing::TestWithParam<SyncCase> {
   static bool is_sharded() { return GetParam().sharding != Sharding::kNone; }
 };
 
-// What a user calls between steps.
+// Ways to clear gradients between steps.
 using Clear = std::function<void(TwoParamsModel&, torch::optim::Optimizer&)>;
 const std::vector<Clear>& ways_to_clear() {
   static const std::vector<Clear> ways = {
@@ -119,8 +119,8 @@ TEST_P(ForeignSteps, AreRefusedByAnotherModelsOptimizer) {
   });
 }
 
-// Where .grad is what it is without sharding, model.step() over the module's
-// own parameters is right.
+// Unless gradients are divided, .grad is complete, and model.step() over the
+// module's own parameters is right.
 TEST_P(ForeignSteps, AreRightOrRefusedByStepOverTheModulesParameters) {
   run_ranks(2, [](const CommunicatorPtr& world) {
     TwoParamsModel model = wrap_two_params(GetParam(), world);
@@ -162,7 +162,7 @@ TEST_P(ForeignSteps, AreRightForSumsWithoutSharding) {
         clear(model, optimizer);
         expect_weights(model, 1 - step * kRate * 3, 1 - step * kRate * 6);
       }
-      // Gradients that nobody cleared.
+      // Nobody cleared the gradients.
       EXPECT_THAT(
           message,
           AnyOf("", HasSubstr("used the gradients and did not clear them")));
@@ -170,7 +170,7 @@ TEST_P(ForeignSteps, AreRightForSumsWithoutSharding) {
   }
 }
 
-// The remedies that the message names.
+// Follows the remedies that the message names.
 TEST_P(ForeignSteps, AreRightByHandOnceTheGradientsAreDropped) {
   run_ranks(2, [](const CommunicatorPtr& world) {
     TwoParamsModel model = wrap_two_params(GetParam(), world);
@@ -199,10 +199,10 @@ TEST_P(ForeignSteps, AreRightByHandOnceTheGradientsAreDropped) {
   });
 }
 
-// Two optimizers, each with its own rhythm: what was not stepped begins from
-// zero too.
+// Two optimizers step at different times; gradients that were not stepped start
+// from zero too.
 TEST_P(ForeignSteps, LeaveNoGradientsBehindWithSomeParametersAlone) {
-  const std::vector<int64_t> capacities = {16, 1 << 20};  // of a bucket
+  const std::vector<int64_t> capacities = {16, 1 << 20};  // bucket bytes
   for (const int64_t capacity : capacities) {
     run_ranks(3, [&](const CommunicatorPtr& world) {
       GradSyncOptions options = GetParam().options();
@@ -230,7 +230,7 @@ TEST_P(ForeignSteps, LeaveNoGradientsBehindWithSomeParametersAlone) {
   }
 }
 
-// One optimizer for matrices, another for the rest, one after the other.
+// One optimizer for matrices and one for the rest, both in each step.
 TEST_P(ForeignSteps, MayComeFromTwoOptimizersInOneStep) {
   if (GetParam().dtype != torch::kFloat)
     return;

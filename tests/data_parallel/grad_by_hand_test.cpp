@@ -1,5 +1,5 @@
-// Gradients that a program writes before backward() count, as in PyTorch; those
-// that a step has used do not. Oracle: closed forms.
+// A gradient that the program writes before backward() counts, as in PyTorch;
+// one that a step has used does not. The oracle is a closed form.
 #include <gtest/gtest.h>
 #include <torch/optim/sgd.h>
 
@@ -68,7 +68,7 @@ TEST_P(GradByHand, AStepsGradientDoesNotCountInTheNext) {
   });
 }
 
-// However it was changed before the step that has used it.
+// Changes before the step that uses it make no difference.
 TEST_P(GradByHand, AScaledOrReplacedGradientDoesNotCountInTheNextStep) {
   run_ranks(2, [](const CommunicatorPtr& world) {
     TwoParamsModel model = wrap_two_params(GetParam(), world);

@@ -56,7 +56,7 @@ torch::Tensor input_of(int rank, int micro_batch) {
   return pseudo_random({4, 5}, 100 + 10 * rank + micro_batch);
 }
 
-// The mean over ranks of the sums over micro-batches, by one process.
+// One process's mean over ranks of the sums over micro-batches.
 std::vector<torch::Tensor> expected_grads(int ranks, int micro_batches) {
   Net net;
   for (int rank = 0; rank < ranks; ++rank)
@@ -68,7 +68,7 @@ std::vector<torch::Tensor> expected_grads(int ranks, int micro_batches) {
   return grads;
 }
 
-// An embedding of many rows, of which a step touches few, and one linear.
+// An embedding with many rows, few of them used per step, and one linear.
 struct TableNet : torch::nn::Module {
   TableNet() {
     table = register_module("table", torch::nn::Embedding(97, 5));
@@ -105,7 +105,7 @@ TEST(GradSync, SumsSparseRowsAsEveryParameterAloneAndSendsLess) {
         continue;
       const auto& buckets = sync->report().buckets;
       ASSERT_EQ(buckets.size(), 2U);
-      // At most four rows a rank: 3, 3 + rank, 10 rank and 10 rank + 1.
+      // At most four rows per rank: 3, 3 + rank, 10 rank and 10 rank + 1.
       EXPECT_EQ(buckets[1].bytes, kRanks * 4 * 5 * 4 / 2);
     }
     for (size_t i = 0; i < gradients[0].size(); ++i)
@@ -182,7 +182,7 @@ INSTANTIATE_TEST_SUITE_P(
             BucketOrder::kObserved),
         ::testing::Values(GradHandover::kParamDtype, GradHandover::kMainGrad)));
 
-// 256 and 1 in bf16 sum to 256 in bf16, to exactly 257 in fp32.
+// 256 + 1 is 256 in bf16, and exactly 257 in fp32.
 TEST(GradSync, AccumulatesBfloat16GradientsInFp32) {
   for (const auto handover :
        {GradHandover::kParamDtype, GradHandover::kMainGrad}) {
@@ -265,7 +265,7 @@ TEST(GradSync, TheReportTellsWhenEachParameterWasReady) {
     EXPECT_GE(ready_ns, report.backward_begin_ns);
     EXPECT_LE(ready_ns, report.backward_end_ns);
   }
-  // A bucket is full right after its latest parameter.
+  // A bucket is ready right after its latest parameter.
   for (size_t b = 0; b < report.buckets.size(); ++b) {
     int64_t latest_ns = 0;
     for (const RunPart& slot : sync.plan().buckets[b].slots)
@@ -317,12 +317,12 @@ TEST(GradSync, RanksMayDisagreeOnMissingGradientsWhenTheyCountAsZero) {
   }
 }
 
-// The ranks with data plan anew after their first step, and who has none from
-// the start must take part in that.
+// The ranks with data replan after their first step, in which a rank without
+// data from the start must take part.
 TEST(GradSync, RanksWithoutDataAdoptTheObservedOrder) {
   for (const int absent : {0, 1}) {
     run_ranks(3, [&](CommunicatorPtr world) {
-      // Backward reaches `last` first, against the reverse of registration.
+      // Backward reaches `last` first, not the last registered parameter.
       auto last = torch::full({3}, 2.0).requires_grad_();
       auto first = torch::full({3}, 0.5).requires_grad_();
       GradSyncOptions options;
@@ -347,7 +347,7 @@ TEST(GradSync, RanksWithoutDataAdoptTheObservedOrder) {
   }
 }
 
-// So that q, k and v are one product wherever a bucket ends.
+// q, k and v can then be one product wherever a bucket ends.
 TEST(GradSync, BucketsOfADtypeLieSideBySide) {
   std::vector<Param> params;
   for (const char* name : {"q", "k", "v"})
@@ -571,7 +571,7 @@ TEST(GradSync, FinishedRanksShadowTheOthersUntilAllHaveJoined) {
   });
 }
 
-// The optimizer divides: grad_scale() is the mean's of that very step.
+// The optimizer divides: grad_scale() is that of the same step's mean.
 TEST(GradSync, TheScaleOfMainGradsFollowsTheRanksWithData) {
   run_ranks(3, [&](CommunicatorPtr world) {
     auto w = torch::zeros({4}).requires_grad_();

@@ -1,4 +1,5 @@
-// Between .grad and main_grad: what each backward, the reduction and a user do.
+// How backwards, the reduction and users move gradients between .grad and
+// main_grad.
 #include "brigade/data_parallel/handover.h"
 
 #include <gtest/gtest.h>
@@ -8,8 +9,8 @@
 namespace brigade {
 namespace {
 
-// One parameter of three elements with its memory. AccumulateGrad is played by
-// receive().
+// One parameter of three elements with its memory; receive() plays
+// AccumulateGrad.
 struct HandedOver {
   HandedOver(torch::ScalarType dtype, FlatWeights place)
       : params{
@@ -51,7 +52,7 @@ struct HandedOver {
   std::vector<Param> params;
   std::unique_ptr<ParamMemory> memory;
   double mean_scale = 0.5;
-  double factor = 1;  // of the parameter's own scale in the optimizer's
+  double factor = 1;  // the parameter's own scale over the optimizer's
   StepProgress progress{params};
 };
 
@@ -67,7 +68,7 @@ TEST_P(ParamDtype, MicroBatchesAddUpAndTheMeanIsGiven) {
   of_.arrive(*handover_, 4, GradPart::kFurther);
   handover_->after_last(0, GradPart::kFurther);
   EXPECT_FALSE(of_.grad().defined());
-  // The mean is applied before the reduction, or as 16 bits are made of it.
+  // The mean is applied before the reduction, or when the 16 bits are made.
   EXPECT_EQ(of_.main_grad(), GetParam() == torch::kFloat ? 3 : 6);
   handover_->give(0, GradUse::kUsed);
   EXPECT_EQ(of_.grad().scalar_type(), GetParam());
@@ -95,7 +96,7 @@ TEST_P(ParamDtype, EachRankKeepsItsShareOfAReducedGradient) {
   of_.arrive(*handover_, 6, GradPart::kFirst);
   handover_->after_last(0, GradPart::kFirst);
   const torch::NoGradGuard no_grad;
-  of_.memory->main_grad(0).mul_(2);  // as two ranks with the same do
+  of_.memory->main_grad(0).mul_(2);  // the sum of two equal ranks
   handover_->give(0, GradUse::kUsed);
   EXPECT_EQ(of_.given(), 6);
   EXPECT_TRUE(handover_->keep_share(0, 2));

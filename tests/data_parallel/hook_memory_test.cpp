@@ -26,7 +26,7 @@ const std::vector<MakeHook> kHooks = {
       return powersgd_hook({.rank = 2}, std::move(memory));
     }};
 
-// A matrix and a vector that one sync reduces, step by step.
+// A matrix and a vector, reduced by one sync, step by step.
 struct MemoryModel {
   MemoryModel(
       const CommunicatorPtr& world,
@@ -83,7 +83,7 @@ TEST(HookMemory, KeepsWhatNoBucketHasTakenYet) {
   EXPECT_EQ(memory.tensors()[0].name, "errors.w");
 }
 
-// With factors that go on.
+// Factors are kept.
 TEST(HookMemory, DropsErrorsAlone) {
   for (const MakeHook& make : kHooks) {
     run_ranks(2, [&](const CommunicatorPtr& world) {

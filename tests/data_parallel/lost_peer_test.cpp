@@ -1,4 +1,4 @@
-// A peer that is lost in the middle of a bucket, in real processes.
+// Real processes lose a peer in the middle of a bucket.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -23,8 +23,8 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
-// Starts both ranks as processes without a supervisor, which would end the
-// survivor; returns what became of rank 0.
+// Starts both ranks without a supervisor, which would end the survivor; returns
+// rank 0's result.
 testing::ProgramResult run_with_lost_peer(
     const std::string& how,
     const std::string& test = "ReducesInTheSecondStep") {
@@ -72,7 +72,7 @@ TEST(LostPeer, OneThatStallsIsACommErrorWithinTheTimeout) {
   expect_named(run_with_lost_peer("stalls"));
 }
 
-// While both gather the weights of ZeRO's stage 3.
+// Both ranks are gathering the weights of ZeRO's stage 3.
 TEST(LostPeer, OneThatDiesInAGatherIsACommErrorNamingUnitGroupAndRank) {
   for (const std::string pass : {"Forward", "Backward"}) {
     const auto result = run_with_lost_peer("dies", "GathersIn" + pass);
@@ -106,8 +106,8 @@ void wait_for(const fs::path& file) {
     ::usleep(1000);
 }
 
-// The world of both processes. One that dies is missed at once; for one that
-// stalls a timeout is waited out, in which nothing is loaded any more.
+// The world of both processes. A dead peer is noticed at once; a stalled one
+// after the timeout, which begins after all libraries are loaded.
 World meet() {
   const std::string over = std::getenv("LOST_PEER_OVER");
   const std::string rank = std::getenv("RANK");
@@ -118,7 +118,7 @@ World meet() {
       {.timeout = stalls ? std::chrono::seconds(10) : std::chrono::hours(24)});
 }
 
-// What each of the two processes runs.
+// The body of both processes.
 TEST(RankWhosePeerIsLost, DISABLED_ReducesInTheSecondStep) {
   const World world = meet();
   const std::string how = std::getenv("LOST_PEER_HOW");
@@ -131,7 +131,7 @@ TEST(RankWhosePeerIsLost, DISABLED_ReducesInTheSecondStep) {
   options.hook = [&](BucketView& bucket, Communicator& group) {
     const bool is_time = ++launches == 4;  // the second step's second bucket
     if (is_time) {
-      last->wait();  // the first is over, and that on both ranks
+      last->wait();  // the first is over, on both ranks
       if (world.rank() == 0)
         testing::write_file(first_over, "");
       else
@@ -159,7 +159,7 @@ TEST(RankWhosePeerIsLost, DISABLED_ReducesInTheSecondStep) {
   ::_exit(0);
 }
 
-// Ends or sleeps, once its peer has come as far as itself.
+// Rank 1 ends or sleeps once its peer has come as far.
 void be_lost(const World& world) {
   const fs::path over = std::getenv("LOST_PEER_OVER");
   const fs::path here = over.string() + ".here";
@@ -174,7 +174,7 @@ void be_lost(const World& world) {
   ::_exit(0);
 }
 
-// The identity, that calls back in forward or in backward.
+// The identity, which calls back in forward or in backward.
 struct Noticed : torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& x) {
     if (in_forward)
@@ -216,7 +216,7 @@ void lose_peer_in_a_gather(bool in_backward) {
     } catch (const CommError& error) {
       std::printf("%s\n", error.what());
     }
-    // What was lost stays lost: a retry is an error and no wrong weights.
+    // The group stays lost: a retry is an error, not wrong weights.
     noticed->in_forward = noticed->in_backward = nullptr;
     model.reset();
     step();

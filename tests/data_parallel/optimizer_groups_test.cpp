@@ -12,8 +12,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// Four parameters of 100, 3, 5 and 64 elements in one bucket, or each in its
-// own.
+// Four parameters of 100, 3, 5 and 64 elements, in one bucket or one each.
 std::unique_ptr<GradSync> make_sync(int64_t capacity_bytes) {
   std::vector<Param> params;
   for (const int64_t numel : {100, 3, 5, 64}) {
@@ -30,7 +29,7 @@ std::unique_ptr<GradSync> make_sync(int64_t capacity_bytes) {
       params, make_self_communicator({.name = "dp"}), options);
 }
 
-// Two parameter groups, by parameter of make_sync(); their decays.
+// The decays of two parameter groups, by parameter of make_sync().
 const std::vector<int> kTwoGroups = {0, 1, 1, 0};
 const std::vector<StepRule> kDecays = {{.weight_decay = 0.1}, {}};
 
@@ -91,8 +90,8 @@ TEST(OptimizerGroups, AParameterInNoGroupIsInNone) {
   EXPECT_TRUE(make_optimizer_groups(*sync, {-1, -1, -1, -1}, {}).empty());
 }
 
-// Without gradients a step multiplies weights that decay by 1 - rate * decay
-// and leaves the others.
+// Without gradients a step multiplies decaying weights by 1 - rate * decay and
+// leaves the others.
 TEST(OptimizerGroups, OnlyWhatDecaysShrinksWithoutAGradient) {
   const auto sync = make_sync(1 << 20);
   AdamW(

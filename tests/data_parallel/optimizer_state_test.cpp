@@ -1,4 +1,4 @@
-// An optimizer's state goes from any number of ranks and sharding to any other.
+// An optimizer's state moves between any numbers of ranks and shardings.
 #include "brigade/data_parallel/optimizer_state.h"
 
 #include <gtest/gtest.h>
@@ -67,8 +67,8 @@ std::unique_ptr<torch::optim::Optimizer> make_saved_optimizer(
   }
 }
 
-// How a run is divided. Ranks are a power of two, and all have the same batch:
-// the mean of their gradients then has the bits of one rank's.
+// How a run is divided. Numbers of ranks are powers of two and all ranks have
+// the same batch, so that the mean gradient has the bits of one rank's.
 struct SavedLayout {
   int ranks = 1;
   GradHandover handover = GradHandover::kMainGrad;
@@ -134,7 +134,7 @@ class SavedRun {
     }
   }
 
-  // On rank 0; empty ones on the others.
+  // The files on rank 0, empty ones on the others.
   SavedFiles save() {
     const OptimizerState state = this->state();
     const FullWeights whole(model_.sync());
@@ -238,7 +238,7 @@ TEST_P(OptimizerStateTest, ContinuesBitForBitUnderAnyOtherLayout) {
     });
     ASSERT_EQ(saved.of_param.size(), 6U);
     for (size_t j = 0; j < layouts.size(); ++j) {
-      // All pairs of one kind, of the others each to the next.
+      // All pairs for one kind; for the others each to the next.
       if (GetParam() != SavedKind::kAdam && j != (i + 1) % layouts.size())
         continue;
       const SavedLayout& to = layouts[j];
@@ -258,7 +258,7 @@ TEST_P(OptimizerStateTest, ContinuesBitForBitUnderAnyOtherLayout) {
   }
 }
 
-// Another number of ranks than a power of two: the state itself.
+// Three ranks, which is no power of two: compares the state only.
 TEST_P(OptimizerStateTest, ThreeRanksRestoreTheStateOfTheirFile) {
   const SavedLayout layout{.ranks = 3, .sharding = Sharding::kOptimizer};
   SavedFiles files;
@@ -293,7 +293,7 @@ INSTANTIATE_TEST_SUITE_P(
         SavedKind::kBrigadeAdamW,
         SavedKind::kBf16));
 
-// Weights may lie in any order in memory.
+// A weight may have any strides.
 TEST(OptimizerState, LoadsTheStateOfATransposedWeight) {
   const torch::nn::Linear linear(5, 3);
   linear->weight.set_data(pseudo_random({5, 3}, 1).t());
@@ -307,7 +307,7 @@ TEST(OptimizerState, LoadsTheStateOfATransposedWeight) {
   expect_same_bits(gather_optimizer_state(model.sync(), other), state);
 }
 
-// Of two ranks only the first has elements of the parameter that was stepped
+// Only the first of two ranks holds elements of the parameter that was stepped
 // more often than its neighbours.
 TEST(OptimizerState, AllRanksRefuseAStateThatOneRankRefuses) {
   run_ranks(2, [&](const CommunicatorPtr& world) {
@@ -331,7 +331,7 @@ TEST(OptimizerState, AllRanksRefuseAStateThatOneRankRefuses) {
   });
 }
 
-// What torch::optim itself keeps after the same steps.
+// The state that torch::optim has after the same steps.
 TEST(OptimizerState, IsThatOfPlainTorch) {
   SavedNet plain;
   torch::optim::Adam adam(plain.parameters(), torch::optim::AdamOptions(0.02));

@@ -1,5 +1,5 @@
-// Muon's matrices travel while backward and the next forward run, and nothing
-// of its result depends on that.
+// Muon's matrices are exchanged during backward and the next forward, with the
+// same result.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -44,7 +44,7 @@ std::vector<Param> matrices_and_a_vector() {
   return params;
 }
 
-// One rank's model with its set; gradients are alike on all ranks.
+// One rank's model with its set; gradients are equal on all ranks.
 struct Rank {
   Rank(CommunicatorPtr world, const CommunicatorPtr& owners, Sharding sharding)
       : params(matrices_and_a_vector()) {
@@ -105,13 +105,13 @@ struct Rank {
   std::unique_ptr<ParamSet> set;
 };
 
-// A clipped step, one that is left out, and steps like the one before.
+// Includes clipped and skipped steps, and steps like the one before.
 constexpr std::array kScales = {1.0, 1.0, 1.0, 0.5, 0.5, 0.5, 0.0, 0.5, 1.0};
-// Those whose scale could be expected.
+// The steps whose scale was predictable.
 constexpr std::array kAreAhead =
     {false, false, true, true, false, true, true, true, true};
 
-// One before which a backward is given up.
+// A backward is given up before this step.
 constexpr size_t kGivenUp = 5;
 
 class OverlappedStep : public ::testing::TestWithParam<Sharding> {};
@@ -126,9 +126,9 @@ TEST_P(OverlappedStep, GivesTheBitsOfOneRank) {
       }
       const int64_t before = owners ? owners->launches() : 0;
       rank.backward(static_cast<int>(number));
-      // With divided gradients each bucket is waited for in backward, two
-      // behind it, and so it is where collectives are checked: what was sent by
-      // then is no matter of time.
+      // With divided gradients backward waits for each bucket, two later. So it
+      // does where collectives are checked. Then the number of launches by now
+      // does not depend on timing.
       const Sharding sharding = rank.set->sync().options().sharding;
       const bool is_counted = owners && (divides_gradients(sharding) ||
                                          (sharding == Sharding::kOptimizer &&

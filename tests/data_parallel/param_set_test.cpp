@@ -1,4 +1,4 @@
-// A parameter set walks what trains and what is frozen, in every sharding.
+// A parameter set visits trained and frozen parameters in every sharding.
 #include "brigade/data_parallel/param_set.h"
 
 #include <gmock/gmock.h>
@@ -20,7 +20,7 @@ using ::testing::ElementsAre;
 using testing::make_world_of_one;
 using testing::run_ranks;
 
-// Two units: each has a frozen matrix in bf16 and a vector that trains.
+// Two units, each with a frozen bf16 matrix and a trained vector.
 std::vector<Param> frozen_and_trained() {
   std::vector<Param> params;
   for (int unit = 0; unit < 2; ++unit) {
@@ -161,7 +161,7 @@ TEST(ParamSet, FrozenWeightsLieSideBySide) {
   params.push_back(
       {.name = "adapter", .tensor = torch::ones({3}, torch::requires_grad())});
   const ParamSet set = make_set(params, make_world_of_one(), Sharding::kNone);
-  // As trained ones do: the last first.
+  // The last comes first, as with trained weights.
   for (size_t i = 0; i + 1 < 3; ++i) {
     EXPECT_TRUE(params[i].tensor.is_alias_of(params[i + 1].tensor));
     EXPECT_EQ(
@@ -191,7 +191,7 @@ TEST(ParamSet, FrozenWeightsOfStage3AreDivided) {
   run_ranks(2, [](const CommunicatorPtr& world) {
     const auto params = frozen_and_trained();
     const ParamSet set = make_set(params, world, Sharding::kParameters);
-    // No unit has been used: no rank has a weight.
+    // No unit was used yet, so no rank has whole weights.
     EXPECT_EQ(set.sync().sharded_weights()->whole_bytes(), 0);
     HeldUnit held(set.sync().sharded_weights());
     held.hold(1);

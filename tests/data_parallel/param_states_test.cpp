@@ -14,7 +14,8 @@ namespace {
 
 using testing::run_ranks;
 
-// "a" of 7 elements, "b" of 3 that nothing steps, "c" of 2 by 4, in one bucket.
+// Three parameters in one bucket: "a" has 7 elements, "b" 3 that nothing steps,
+// "c" 2 by 4.
 std::unique_ptr<GradSync> make_states_sync(
     const CommunicatorPtr& group,
     Sharding sharding) {

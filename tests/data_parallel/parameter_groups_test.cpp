@@ -24,7 +24,7 @@ using testing::run_ranks;
 using torch::optim::OptimizerParamGroup;
 
 constexpr int64_t kGroupedSteps = 5;
-constexpr double kSecondRate = 0.25;  // of the second group, to the first's
+constexpr double kSecondRate = 0.25;  // the second group's over the first's
 
 struct GroupedNet : torch::nn::Module {
   GroupedNet() {
@@ -48,7 +48,7 @@ torch::Tensor grouped_batch(int64_t step, int rank) {
   return pseudo_random({4, 7}, 10 * step + rank);
 }
 
-// What matrices are, and the rest; the frozen one is among the first.
+// The matrices, including the frozen one, and the other parameters.
 std::array<std::vector<torch::Tensor>, 2> matrices_and_vectors(
     const GroupedNet& net) {
   std::array<std::vector<torch::Tensor>, 2> parts;
@@ -82,7 +82,7 @@ Values grouped_values(const GroupedNet& net) {
   return values;
 }
 
-// What plain torch makes of the groups and a scheduler.
+// The results of plain torch with the groups and a scheduler.
 struct PlainCourse {
   Values values;
   std::vector<std::vector<double>> rates;  // by step and group
@@ -211,7 +211,7 @@ TEST(ParameterGroups, StepInBackwardWithARateOfTheirOwn) {
   });
 }
 
-// As in torch::optim.
+// torch::optim does the same.
 TEST(ParameterGroups, ParametersInNoGroupAreNotStepped) {
   run_ranks(2, [&](const CommunicatorPtr& world) {
     const auto net = std::make_shared<GroupedNet>();
@@ -238,7 +238,7 @@ TEST(ParameterGroups, ParametersInNoGroupAreNotStepped) {
   });
 }
 
-// An ignored parameter is each rank's own: its group steps it as it is.
+// An ignored parameter belongs to its rank: its group steps it as it is.
 TEST(ParameterGroups, AnIgnoredParameterStaysInItsGroup) {
   const auto net = std::make_shared<GroupedNet>();
   DataParallel<GroupedHandle> model(

@@ -1,6 +1,6 @@
-// A module whose parameters are reduced over different groups of ranks, as
-// experts are beside what all ranks share. The oracle reduces each gradient by
-// itself and knows neither syncs nor buckets.
+// A module whose parameters are reduced over different groups of ranks, such as
+// experts and shared parameters. The oracle reduces each gradient by itself,
+// without syncs and buckets.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/optim/sgd.h>
@@ -29,8 +29,9 @@ using ::testing::ThrowsMessage;
 constexpr int kWorld = 4;
 constexpr double kRate = 0.25;
 
-// Every second parameter is an expert's: each pair of ranks, 0 with 1 and 2
-// with 3, has its own. A mean over all tokens divides the last one by all.
+// Every second parameter is an expert's, reduced by each pair of ranks, 0 with
+// 1 and 2 with 3. The last one is divided by the number of all ranks, as a mean
+// over all tokens is.
 struct GroupedModule {
   GroupedModule(const CommunicatorPtr& all, const CommunicatorPtr& pair) {
     const int which = all->rank() / 2;
@@ -86,7 +87,7 @@ void run_pairs(
   });
 }
 
-// The mean gradients of a step of two micro-batches, one by one.
+// The mean gradients of a step of two micro-batches, reduced one by one.
 std::vector<torch::Tensor> naive_gradients(
     const GroupedModule& module,
     int64_t step,
@@ -119,7 +120,7 @@ void backward(
   }
 }
 
-// The whole weight of a parameter, whatever this rank has of it.
+// The whole weight of a parameter, whichever part this rank holds.
 torch::Tensor weight_of(GradSync& sync, size_t param) {
   sync.wait_for_weights();
   HeldUnit held(sync.sharded_weights());
@@ -371,7 +372,7 @@ TEST(GroupsOfRanks, RegroupingReducesOverTheOtherRanksFromTheNextStepOn) {
   }
 }
 
-// The hook's sums are of a group, which may be gone.
+// The hook keeps sums per group, and a group may be gone.
 TEST(GroupsOfRanks, Int8HookReducesOverTheOtherRanksAfterRegrouping) {
   run_pairs([&](const CommunicatorPtr& all, const CommunicatorPtr& pair) {
     const auto weight = torch::ones({3}, torch::requires_grad());

@@ -65,7 +65,7 @@ TEST_P(SharedMemory, StaysSharedOrIsRefusedByBothNames) {
         model.forward(1).backward();
         optimizer.step();
       }
-      // Where both are trained each is stepped by its gradient.
+      // If both are trained, each is stepped by its own gradient.
       EXPECT_EQ(
           net->table[1][0].item<double>(),
           tie == Tie::kWeights || tie == Tie::kIgnored ? 0.5 : 0.75);

@@ -1,5 +1,4 @@
-// Embeddings with sparse gradients, against one process whose gradients are
-// dense.
+// Embeddings with sparse gradients, against one process with dense ones.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -46,7 +45,7 @@ struct TableNetImpl : torch::nn::Module {
 };
 TORCH_MODULE(TableNet);
 
-// [B, 3], B the rank's own, with rows that repeat within and across ranks.
+// [B, 3], where B is the rank's own and rows repeat within and across ranks.
 torch::Tensor table_rows(int rank, int step, int micro_batch) {
   const int64_t batch = 2 + rank;
   return (torch::arange(batch * 3) * (step + 3) + rank + 7 * micro_batch)
@@ -122,7 +121,7 @@ TEST(SparseGradients, SendTheRowsOfTheStepAlone) {
   });
 }
 
-// Zeros of a rank that did not use it; undefined where none did.
+// A rank that did not use the table adds zeros; unused tables have no gradient.
 TEST(SparseGradients, AreZeroOnRanksThatDoNotUseThem) {
   run_ranks(2, [](CommunicatorPtr world) {
     GradSyncOptions options;

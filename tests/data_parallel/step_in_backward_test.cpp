@@ -1,5 +1,5 @@
-// Optimizers that step in backward, bucket by bucket: the same bits as stepping
-// afterwards.
+// Optimizers that step in backward, bucket by bucket, give the same bits as
+// stepping afterwards.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/activation.h>
@@ -125,7 +125,7 @@ TEST(StepInBackward, GivesTheBitsOfSteppingAfterwards) {
   }
 }
 
-// Of one rank every reduction is over at once.
+// With one rank every reduction is done at once.
 TEST(StepInBackward, StepsABucketBeforeBackwardReachesTheNext) {
   auto net = make_stepped_net();
   GradSyncOptions options;
@@ -142,7 +142,7 @@ TEST(StepInBackward, StepsABucketBeforeBackwardReachesTheNext) {
   });
   net->forward(pseudo_random({4, 6}, 1)).pow(2).mean().backward();
   EXPECT_TRUE(was_stepped);
-  // By hand again.
+  // Steps are the program's own again.
   model.step_after_backward();
   const auto before = params.back().detach().clone();
   net->forward(pseudo_random({4, 6}, 1)).pow(2).mean().backward();
@@ -188,7 +188,7 @@ TEST(StepInBackward, BrigadesAdamWGivesTheBitsOfSteppingAfterwards) {
   }
 }
 
-// A parameter that no rank used is not decayed, one that only another used is.
+// A parameter that no rank used is not decayed; one that another rank used is.
 TEST(StepInBackward, UnusedParametersAreLeftAlone) {
   struct Parts : torch::nn::Module {
     Parts() {
@@ -215,7 +215,7 @@ TEST(StepInBackward, UnusedParametersAreLeftAlone) {
   });
 }
 
-// Its gradients would be dropped, bucket by bucket.
+// Gradients of the others would be dropped, bucket by bucket.
 TEST(StepInBackward, AnOptimizerOfSomeParametersAloneIsRefused) {
   DataParallel model(make_stepped_net(), make_world_of_one());
   auto params = model->parameters();

@@ -1,5 +1,5 @@
-// Which parameters have gradients, in which order they became ready, and how
-// often backward reached them.
+// Tracks which parameters have gradients, in which order they became ready, and
+// how often backward reached them.
 #include "brigade/data_parallel/step_progress.h"
 
 #include <gmock/gmock.h>
@@ -30,7 +30,7 @@ TEST(StepProgress, TheOrderIsThatInWhichParametersBecameReady) {
   EXPECT_THAT(progress.ready_order(), ElementsAre(2, 0));
   EXPECT_THAT(progress.used(), ElementsAre(1, 0, 1));
   EXPECT_FALSE(progress.all_are_ready());
-  // One without a gradient has no place in the order, but in the complete one.
+  // A parameter without a gradient is only in the complete order.
   progress.make_ready_without_gradient(1);
   EXPECT_THAT(progress.ready_order(), ElementsAre(2, 0));
   EXPECT_THAT(progress.complete_order(), ElementsAre(2, 0, 1));
@@ -65,7 +65,7 @@ TEST(StepProgress, TheFirstStepTellsHowOftenAParameterIsReached) {
   EXPECT_TRUE(progress.count_reach(0));
   EXPECT_FALSE(progress.count_reach(1));
   EXPECT_TRUE(progress.count_reach(1));
-  // Later steps do not change what is expected.
+  // Later steps do not change the expectation.
   progress.expect_these_reaches();
   progress.reset();
   EXPECT_FALSE(progress.count_reach(1));

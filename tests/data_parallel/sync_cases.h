@@ -1,6 +1,6 @@
-// Every synchronisation, hand-over, sharding, dtype and treatment of missing
-// gradients that go together, and a model of two parameters with gradients in
-// closed form.
+// Every valid combination of synchronisation, hand-over, sharding, dtype and
+// treatment of missing gradients, and a model of two parameters whose gradients
+// have a closed form.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -75,8 +75,7 @@ inline std::vector<SyncCase> all_sync_cases() {
   return cases;
 }
 
-// forward(x) is the sum of x a, and of 2 x b, where it uses them: gradients of
-// x and 2x.
+// forward(x) sums x a and 2 x b, as used; their gradients are x and 2x.
 struct TwoParams : torch::nn::Module {
   enum class Uses { kBoth, kA, kB };
 
@@ -105,8 +104,7 @@ inline TwoParamsModel wrap_two_params(
       {.sync = c.sync}};
 }
 
-// The gradient that an optimizer steps with, of all ranks' parts: collective.
-// [numel] float64.
+// Collective. The whole gradient that an optimizer steps with, [numel] float64.
 inline torch::Tensor gradient_of(GradSync& sync, int param) {
   const torch::NoGradGuard no_grad;
   const torch::Tensor& tensor = sync.params()[param].tensor;
@@ -120,8 +118,7 @@ inline torch::Tensor gradient_of(GradSync& sync, int param) {
   return whole * sync.grad_scale();
 }
 
-// One step of an optimizer that fits the case, which moves nothing if `lr` is
-// 0.
+// One step of an optimizer that fits the case; `lr` = 0 moves nothing.
 inline void step_with(TwoParamsModel& model, const SyncCase& c, double lr) {
   if (c.is_main_grad()) {
     AdamW optimizer = make_adamw(model.sync(), 0.0);

@@ -1,5 +1,5 @@
-// Muon, SGD and schedule-free AdamW of a user's module step, in every sharding
-// and on any number of ranks, as on one.
+// Muon, SGD and schedule-free AdamW step a user's module in every sharding and
+// on any number of ranks as on one.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -91,7 +91,8 @@ std::unique_ptr<GradSync> make_sync(
   return std::make_unique<BucketedGradSync>(params, world, options);
 }
 
-// Gradients that all ranks share, so that any number of them has one mean.
+// All ranks have the same gradients, so their mean is the same for any number
+// of ranks.
 void step(
     GradSync& sync,
     Optimizer& optimizer,
@@ -194,7 +195,7 @@ TEST_P(EverySharding, StepsAsOneRankDoes) {
       auto optimizer = make(kind, *sync, params);
       for (int number = 0; number < 2; ++number)
         step(*sync, *optimizer, params, number);
-      // Another one goes on with what all ranks kept of it.
+      // A new optimizer continues from the states that all ranks kept.
       std::vector<OptimizerState> states{
           gather_optimizer_state(*sync, *optimizer)};
       for (int rank = 1; rank < world->size(); ++rank)

@@ -1,5 +1,4 @@
-// What counts as a step: a write to the memory of a watched weight, and to no
-// other.
+// Only a write to the memory of a watched weight counts as a step.
 #include "brigade/data_parallel/write_watch.h"
 
 #include <gtest/gtest.h>
@@ -8,7 +7,7 @@
 namespace brigade {
 namespace {
 
-// As where frozen weights lie behind those that train.
+// Frozen weights may follow trained ones in the same memory.
 TEST(WriteWatch, SeesAPartOfAWeightAndNotItsNeighbour) {
   const torch::Tensor memory = torch::zeros({8});
   int steps = 0;

@@ -49,7 +49,7 @@ Stream stream_of(Device device) {
 struct LateEvent {
   LateStream* stream = nullptr;
   int64_t number = 0;
-  std::shared_ptr<std::atomic<int64_t>> reached_ns;  // of timed ones
+  std::shared_ptr<std::atomic<int64_t>> reached_ns;  // timed events only
 };
 
 struct LateGuard final : c10::impl::DeviceGuardImplInterface {
@@ -133,14 +133,14 @@ struct LateGuard final : c10::impl::DeviceGuardImplInterface {
 };
 
 struct LateHooks final : at::PrivateUse1HooksInterface {
-  // libtorch 2.6 has no such functions to override.
+  // libtorch 2.6 does not have these functions to override.
   // NOLINTBEGIN(modernize-use-override)
   virtual bool isBuilt() const { return true; }
   virtual bool isAvailable() const { return true; }
   // NOLINTEND(modernize-use-override)
   bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
   c10::DeviceIndex deviceCount() const override { return kDevices; }
-  // torch::manual_seed() seeds every device's.
+  // torch::manual_seed() seeds every device's generator.
   const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override {
     static const at::Generator generator = at::detail::createCPUGenerator();
     return generator;
@@ -251,8 +251,8 @@ Tensor shape_alone(const Tensor& tensor) {
       torch::dtype(tensor.scalar_type()).device(torch::kMeta));
 }
 
-// As the tensor is now: set_data() may give it other memory before the work is
-// done, and the caller a CPU tensor other values.
+// The tensor as it is now: until the work is done, set_data() may change its
+// memory, and the caller may change a CPU tensor.
 Tensor kept(const Tensor& tensor) {
   if (!tensor.defined())
     return tensor;
@@ -277,7 +277,7 @@ Device device_of(const Stack& arguments) {
   return device;
 }
 
-// The argument that a call returns, having written it; else -1.
+// The index of the argument that the call writes and returns, or -1.
 int written_argument(
     const c10::FunctionSchema& schema,
     const c10::Argument& returned) {
@@ -296,7 +296,7 @@ int written_argument(
   TORCH_CHECK(false, "the late device lacks '", schema.name(), "'");
 }
 
-// Of an empty result that a call fills (arange): memory of its shape.
+// Gives an empty result that a call fills (arange) memory of its shape.
 void take_shape(const Tensor& result, const Tensor& shape) {
   if (!is_late(result) || result.sizes() == shape.sizes())
     return;
@@ -353,7 +353,7 @@ void call_late(const c10::OperatorHandle& op, Stack* stack) {
     stack->push_back(fresh.back());
   }
 
-  // Of the memory that the tensors have now, which they may give back before
+  // CPU tensors over the current memory, which the tensors may give back before
   // the work is done.
   const Map values = [](const Tensor& tensor) {
     return is_late(tensor) ? values_of(tensor) : tensor;
@@ -424,7 +424,7 @@ void queue_late(
       .push([held = std::move(held),
              values = std::move(values),
              work = std::move(work)] {
-        // A device writes any tensor, in whatever mode it was made.
+        // A device writes any tensor, whatever mode made it.
         const c10::InferenceMode inference;
         work(values);
       });

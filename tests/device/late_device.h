@@ -21,22 +21,22 @@
 
 namespace brigade::testing {
 
-// Which streams are late. The others are at once.
+// The streams that are late. The others run at once.
 enum class Lag {
   // Default streams do only what somebody waits for.
   kCompute,
   // Other streams begin each piece of work after two milliseconds.
   kTransfers,
-  // So do they, and they do only what somebody waits for.
+  // Other streams are late, and do only what somebody waits for.
   kHeldTransfers,
 };
-// For work that is queued from now on.
+// Holds for work that is queued from now on.
 void set_lag(Lag lag);
 
-// Blocks until the streams that are no default ones have done what they hold.
+// Blocks until all streams but default ones have done their work.
 void wait_for_transfers();
 
-// Ranks that are threads have one each, from 0 to 7.
+// One of the devices 0 to 7; each rank that is a thread has its own.
 torch::Device late_device(int index);
 
 // Queues `work` on the current stream: it sees the tensors' values as CPU

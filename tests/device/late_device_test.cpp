@@ -124,7 +124,8 @@ TEST(StreamTrail, ReachesAllStreamsThatWroteIntoABuffer) {
 
 // ---- the library
 
-// Three linears. No module: libtorch moves those between its own devices alone.
+// Three linears, not a module: libtorch only moves modules between its own
+// devices.
 struct Net {
   explicit Net(torch::Device device) {
     for (int i = 0; i < 6; ++i) {
@@ -153,7 +154,7 @@ torch::Tensor input_of(int rank, int micro_batch) {
          0.3 * micro_batch;
 }
 
-// The gradients of a step of two ranks and two micro-batches, by parameter.
+// The gradients, by parameter, of a step of two ranks and two micro-batches.
 std::vector<torch::Tensor> gradients_of_two_ranks(
     const GradSyncOptions& options,
     bool is_late,
@@ -182,7 +183,7 @@ std::vector<torch::Tensor> gradients_of_two_ranks(
       }
     }
     sync.finish();
-    // What is not ordered behind computation, which lags, comes before it.
+    // Work that is not ordered after the late computation runs before it.
     if (forgotten == Forgotten::kProducer)
       testing::wait_for_transfers();
     std::vector<torch::Tensor> mine;
@@ -238,7 +239,7 @@ TEST(DataParallelOnALateDevice, HasTheGradientsOfTheCpu) {
   }
 }
 
-// Without it a test that passes would say nothing.
+// Shows that the tests above can fail.
 TEST(DataParallelOnALateDevice, AForgottenWaitIsSeen) {
   const auto expected = gradients_of_two_ranks(small_buckets(), false);
   testing::set_lag(Lag::kCompute);

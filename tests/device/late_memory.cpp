@@ -16,10 +16,10 @@
 namespace brigade::testing {
 namespace {
 
-constexpr size_t kBytes = size_t{1} << 33;  // of addresses
+constexpr size_t kBytes = size_t{1} << 33;  // address space
 constexpr size_t kAlignment = 64;
 
-// One range of addresses for pointers, as many for values.
+// One range of addresses for pointers, and one of the same size for values.
 class LateAllocator final : public c10::Allocator {
  public:
   LateAllocator()
@@ -59,8 +59,8 @@ class LateAllocator final : public c10::Allocator {
 
   static void release(void* pointer);
 
-  // Free once all is done that was queued before it was given back, as a GPU's
-  // allocator reuses memory in the order of its stream.
+  // Free once all work queued before is done, as a GPU's allocator reuses
+  // memory in its stream's order.
   struct FreeMemory {
     char* pointer;
     std::vector<LateStream::Place> users;

@@ -1,5 +1,5 @@
-// Memory of the late device: addresses that may not be touched, and the values
-// that belong to them.
+// Memory of the late device: addresses that must not be touched, and their
+// values.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -9,7 +9,7 @@ namespace brigade::testing {
 
 c10::Allocator& late_allocator();
 
-// The tensor's values: a CPU tensor over them. For the streams' threads.
+// A CPU tensor over the values of the tensor, for the streams' threads.
 torch::Tensor values_of(const torch::Tensor& tensor);
 
 }  // namespace brigade::testing

@@ -14,12 +14,11 @@ namespace {
 
 std::atomic<Lag> current_lag{Lag::kCompute};
 
-// How long computation that lags waits at most for what may run before it, each
-// time that somebody asks for it. A transfer whose peer has not come yet takes
-// as long as that.
+// The longest time that lagging computation leaves to other work each time that
+// somebody waits for it. A transfer whose peer has not come takes that long.
 constexpr std::chrono::milliseconds kLag{20};
 
-// Whose work this thread carries out; null: nobody's.
+// The stream whose work this thread does, or null.
 thread_local LateStream* of_this_thread = nullptr;
 
 }  // namespace
@@ -36,7 +35,7 @@ LateStream::LateStream(bool is_default) : is_default_(is_default) {
   std::thread([this] { run(); }).detach();
 }
 
-// Never destroyed: their threads live as long as the program.
+// Never destroyed, since their threads live as long as the program.
 LateStream::Streams& LateStream::streams() {
   static auto& streams = *new Streams;
   return streams;

@@ -24,7 +24,7 @@ class LateStream {
   static LateStream& of(int device, c10::StreamId id);
   static LateStream& of(const c10::Stream& stream);
 
-  // What all streams have queued and not yet done.
+  // The work that all streams have queued and not done yet.
   struct Place {
     LateStream* stream;
     int64_t number;
@@ -44,12 +44,12 @@ class LateStream {
  private:
   explicit LateStream(bool is_default);
   [[noreturn]] void run();
-  // Does only what somebody waits for.
+  // Whether it only does what somebody waits for.
   bool is_held(Lag lag) const;
-  // Has work, and none that waits for another stream.
+  // Whether it has work and none of it waits for another stream.
   bool can_run();
-  // Lets other streams than default ones run first: on a busy machine they may
-  // be late too, and then nobody sees that they did not wait.
+  // Lets other streams than default ones run first. On a busy machine these may
+  // be late too, and a missing wait would go unnoticed.
   static void give_way();
 
   struct Piece {
@@ -68,7 +68,7 @@ class LateStream {
   std::deque<Piece> queue_;
   int64_t pushed_ = 0;
   int64_t done_ = 0;
-  int64_t wanted_ = 0;  // somebody waits for so many
+  int64_t wanted_ = 0;  // number of the work that somebody waits for
   std::atomic<bool> waits_for_another_{false};
   std::exception_ptr error_;
 };

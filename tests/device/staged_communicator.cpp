@@ -19,7 +19,7 @@ namespace {
 
 using torch::Tensor;
 
-// How an operation of the transfer stream went.
+// The outcome of an operation on the transfer stream.
 struct Outcome {
   std::exception_ptr error;
 };
@@ -67,7 +67,7 @@ class StagedCommunicator : public Communicator {
         collectives_(options.device) {}
 
   ~StagedCommunicator() override {
-    // What is under way uses this object.
+    // Operations under way use this object.
     for (const StreamMark& mark : under_way_)
       mark.wait_on_host();
   }
@@ -85,7 +85,7 @@ class StagedCommunicator : public Communicator {
         store->with_prefix(what), rank(), size(), std::move(inner));
   }
 
-  // Carries out `body` on the values of `tensors`, on `stream`.
+  // Runs `body` on the values of `tensors`, on `stream`.
   WorkPtr
   staged(const SideStream& stream, std::vector<Tensor> tensors, Body body) {
     const auto written = StreamMark::of_current_stream(options().device);
@@ -98,7 +98,7 @@ class StagedCommunicator : public Communicator {
         [this, body = std::move(body), outcome](
             const std::vector<Tensor>& values) {
           try {
-            // Launches of several streams, each waiting for its own.
+            // Several streams may launch at once, each waiting for its own.
             std::unique_lock lock(mutex_);
             const WorkPtr work = body(values);
             lock.unlock();
@@ -162,7 +162,7 @@ class StagedCommunicator : public Communicator {
       return wire_->all_to_all_single(values[0], values[1], splits);
     });
   }
-  // Of one tag: NCCL knows none.
+  // Tags are dropped, since NCCL has none.
   WorkPtr do_send(Tensor tensor, int destination, int tag, Record) override {
     if (tensor.is_cpu())
       return host_->send(tensor, destination, tag);
@@ -192,7 +192,7 @@ class StagedCommunicator : public Communicator {
   Forgotten forgotten_;
   CommunicatorPtr host_;
   CommunicatorPtr wire_;
-  std::mutex mutex_;  // of launches on wire_
+  std::mutex mutex_;  // guards launches on wire_
   SideStream collectives_;
   std::map<int, std::unique_ptr<SideStream>> pairs_;  // by peer
   std::vector<StreamMark> under_way_;

@@ -1,6 +1,6 @@
-// A communicator for the late device, as NcclCommunicator is one for GPUs:
-// collectives on a stream of their own, the messages of two ranks on one of
-// theirs, in the order of the calls; Gloo moves the bytes, through the host.
+// A communicator for the late device, built as NcclCommunicator is for GPUs:
+// collectives have a stream, and so has each pair of ranks for its messages, in
+// the order of the calls. Gloo moves the bytes, through the host.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@
 
 namespace brigade::testing {
 
-// What is left out, for tests that must then fail.
+// The ordering that is left out, in tests that must then fail.
 enum class Forgotten {
   kNothing,
   kProducer,  // a launch is not ordered behind the launching stream

@@ -1,6 +1,5 @@
 // `brigade evaluate` and `generate` on a checkpoint whose tokenizer begins
-// texts with <s>, as people run them; the oracle is the model's own whole
-// forward.
+// texts with <s>. The oracle is the model's own forward over the whole text.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -31,8 +30,8 @@ constexpr int64_t kVocabulary = 3 + 28;
 constexpr int64_t kBegin = 1;
 constexpr int64_t kPositions = 32;
 
-// One token per character after <unk>, <s> and </s>; Llama's template; runs of
-// spaces become one.
+// One token per character after <unk>, <s> and </s>, with Llama's template.
+// Runs of spaces become one.
 json character_tokenizer() {
   json vocab;
   json added = json::array();
@@ -91,7 +90,7 @@ class EvaluateCommand : public ::testing::Test {
         whole_model(decoder));
     const torch::NoGradGuard no_grad;
     auto weights = model_->named_parameters();
-    // Values that bf16 has, so that both folders hold the same model.
+    // bf16 values, so that both folders hold the same model.
     for (const ParameterRow& row : list_parameters(decoder))
       weights[row.name].copy_(
           initial_weight(row, 3).to(torch::kBFloat16).to(torch::kFloat));
@@ -169,7 +168,7 @@ TEST_F(EvaluateCommand, ATextBeginsAsTheTokenizerSays) {
   EXPECT_EQ(json::parse(generated.out).at("prompt_tokens"), 8);
 }
 
-// Whatever the tokenizer drops, changes or adds.
+// The tokenizer may drop, change or add characters.
 TEST_F(EvaluateCommand, BitsPerByteAreOfTheTextsBytes) {
   for (const std::string text :
        {"the cat", "the     cat   sat", "</s>the cat", "the \xc3\xa9 cat"}) {
@@ -181,7 +180,7 @@ TEST_F(EvaluateCommand, BitsPerByteAreOfTheTextsBytes) {
         1e-9)
         << text;
   }
-  // Of a part nobody knows the bytes.
+  // The bytes of a part of the text are unknown.
   const json part =
       evaluate({"--text", write("a.txt", "the cat sat"), "--max-tokens", "5"});
   EXPECT_EQ(part.at("tokens"), 4);
@@ -220,7 +219,7 @@ TEST_F(EvaluateCommand, ADatasetIsEvaluatedToItsLastToken) {
       12);
 }
 
-// Every third token, over the ends of windows; then none.
+// Every third token counts, across window ends; then none does.
 TEST_F(EvaluateCommand, EvaluatesTheTokensThatADatasetsMaskCounts) {
   const std::string text = "the cat sat on the mat it is";
   testing::run_program(
@@ -303,7 +302,8 @@ TEST_F(EvaluateCommand, ATaskPrintsWhatItsKindHas) {
       HasSubstr("perplexity"));
 }
 
-// More tokens than positions; <s> is predicted from <s>, as the harness does.
+// The text has more tokens than positions. <s> is predicted from <s>, as the
+// harness does.
 TEST_F(EvaluateCommand, TextsOfATaskAreScoredInRollingWindows) {
   const std::string text = "abcdefghijklmnopqrstuvwxyz.abcdefghijkl";
   const std::string task =

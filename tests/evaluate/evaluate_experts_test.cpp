@@ -1,6 +1,5 @@
-// `brigade evaluate` and `generate` on a run whose ranks divided the experts:
-// the loss that the run found on its held-out half, and the same text in
-// every layout.
+// `brigade evaluate` and `generate` on a run with divided experts: every layout
+// gives the run's held-out loss and the same text.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -14,12 +13,12 @@ using nlohmann::json;
 using testing::Arguments;
 
 constexpr int64_t kSequence = 24;
-constexpr int64_t kSequences = 4;  // of a step, and of the held-out half
+constexpr int64_t kSequences = 4;  // per step, and in the held-out half
 
 class EvaluateExperts : public ::testing::Test {
  protected:
   EvaluateExperts() {
-    // Windows share a token with the next; the last ones are held out.
+    // Consecutive windows share a token; the last ones are held out.
     const std::string text =
         testing::made_up_text(2 * kSequences * kSequence + 1);
     const Arguments as_it_is = {"--no-append-eos"};
@@ -36,7 +35,7 @@ class EvaluateExperts : public ::testing::Test {
         {"total_train_steps", 3},
         {"learning_rate", 1e-2},
         {"router_bias_rate", 0.1},
-        {"expert_capacity_factor", 1.0},  // which evaluation knows nothing of
+        {"expert_capacity_factor", 1.0},  // evaluation ignores it
         {"eval_every", 3},
         {"eval_steps", 1}};
     config["distributed"] = {{"ep_size", 2}};

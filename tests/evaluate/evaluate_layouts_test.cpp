@@ -1,5 +1,5 @@
-// Losses and log-likelihoods under every layout against a log-softmax of the
-// logits of a whole forward on one rank. Ranks are threads.
+// Losses and log-likelihoods under every layout, against the log-softmax of one
+// rank's whole forward. Ranks are threads.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,11 +21,11 @@ namespace brigade {
 namespace {
 
 constexpr int64_t kLength = 16;
-// Whose embedding in "infinite" is not finite.
+// Its embedding in the model "infinite" is not finite.
 constexpr int64_t kInfiniteToken = 255;
 constexpr int64_t kWindows = 7;  // no multiple of the rows or the replicas
 
-// Of a model with experts where the parameter is true.
+// The model has experts if the parameter is true.
 class EvaluateLayouts : public ::testing::TestWithParam<bool> {
  protected:
   EvaluateLayouts() {
@@ -115,7 +115,7 @@ class EvaluateLayouts : public ::testing::TestWithParam<bool> {
         {.cp = 2},
         {.dp = 2, .tp = 2, .pp = 2},
         {.dp = 3}};
-    // Replicas of the last one have less to do than others, or nothing.
+    // In the last layout some replicas have less to do, or nothing.
     if (GetParam())
       all.insert(
           all.end(),
@@ -184,7 +184,7 @@ TEST_P(EvaluateLayouts, EveryRankNamesTheFirstWindowWithoutAFiniteLoss) {
   }
 }
 
-// Every third token of a window, and none of the second one.
+// Every third token of a window counts, and none of the second one.
 TEST_P(EvaluateLayouts, LossIsThatOfTheTokensThatCount) {
   const auto drop = [](int64_t window, std::span<int64_t> targets) {
     for (size_t i = 0; i < targets.size(); ++i) {
@@ -223,7 +223,7 @@ TEST_P(EvaluateLayouts, LossIsThatOfTheTokensThatCount) {
 
 TEST_P(EvaluateLayouts, ChoicesHaveTheLogLikelihoodsOfTheLogits) {
   const std::vector<int64_t> context = {72, 101, 108, 108, 111};
-  // Its first token is the likeliest, and the one after that.
+  // The greedy continuation of two tokens.
   std::vector<int64_t> greedy;
   std::vector<int64_t> seen = context;
   for (int i = 0; i < 2; ++i) {
@@ -246,7 +246,7 @@ TEST_P(EvaluateLayouts, ChoicesHaveTheLogLikelihoodsOfTheLogits) {
           probabilities[static_cast<int64_t>(i) - 1][whole[i]].item<double>();
     return sum;
   };
-  // Before there are ranks, which are threads.
+  // Computed before the ranks start, which are threads.
   std::vector<std::vector<double>> expected;
   for (const Continuations& request : requests) {
     expected.emplace_back();
@@ -275,7 +275,8 @@ TEST_P(EvaluateLayouts, EachChoiceIsCutByItself) {
   const std::vector<Continuations> requests = {
       {context, {{9}, {1, 2, 3}, {4}, {5, 6, 7, 8, 9, 10}}}};
   constexpr int64_t kMost = 6;
-  // The harness: (context + choice)[-(most + 1):], all but its last token seen.
+  // The harness takes (context + choice)[-(most + 1):] and shows the model all
+  // of it but the last token.
   std::vector<double> expected;
   for (const std::vector<int64_t>& choice : requests[0].choices) {
     std::vector<int64_t> whole = context;

@@ -1,5 +1,5 @@
-// Tasks as lm-evaluation-harness reads, tokenizes and rates them; its rules are
-// written down again here. Against the harness itself: tests/ecosystem.
+// Tasks are read, tokenized and rated by lm-evaluation-harness's rules,
+// repeated here. tests/ecosystem compares with the harness itself.
 #include "brigade/evaluate/tasks.h"
 
 #include <gmock/gmock.h>
@@ -19,10 +19,10 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Ids = std::vector<int64_t>;
 
-constexpr int64_t kBos = 256;  // of plain bytes
+constexpr int64_t kBos = 256;  // plain bytes' begin token
 constexpr int64_t kMost = 1000;
 
-// Plain bytes with other special tokens than they have.
+// The plain bytes tokenizer with other special tokens.
 class BytesWith : public Tokenizer {
  public:
   BytesWith(std::optional<int32_t> bos, std::optional<int32_t> eos)
@@ -75,8 +75,8 @@ TEST(Tasks, AreRatedByTheirLikeliestChoice) {
   EXPECT_FALSE(result.perplexity.has_value());
 }
 
-// -3.2 of 3 characters (9 bytes) and -5 of 4: per character the second loses,
-// per byte it would win.
+// -3.2 for 3 characters (9 bytes) and -5 for 4: the second choice has more per
+// character, the first more per byte.
 TEST(Tasks, NormalizedAccuracyDividesByCharacters) {
   const std::vector<TaskRequest> requests = {
       {.context = "a", .choices = {"日本語", "abcd"}, .gold = 0}};
@@ -105,7 +105,7 @@ TEST(Tasks, HaveAPerplexityWithOneChoiceEach) {
 }
 
 TEST(Tasks, TextsAreRatedByTheirWordsAndBytes) {
-  // Words: 3 (one is empty, as re.split has it), and 2 by U+3000.
+  // 3 words (re.split adds an empty one), and 2 words split at U+3000.
   const TextResult result =
       rate_texts({"one two ", "\u00e9\u3000b"}, {6.0, 4.0});
   EXPECT_EQ(result.texts, 2);
@@ -119,7 +119,7 @@ TEST(Tasks, TokensOfAChoiceAreThoseBeyondItsContext) {
   const Continuations tokens = tokens_of("Hi ", "x");
   EXPECT_EQ(tokens.context, (Ids{kBos, 'H', 'i'}));
   EXPECT_EQ(tokens.choices[0], (Ids{' ', 'x'}));
-  // White space is what Python strips.
+  // White space is stripped as Python strips it.
   EXPECT_EQ(tokens_of("a\u00a0\x1c\u3000", "x").context, (Ids{kBos, 'a'}));
   EXPECT_EQ(tokens_of("a\u200b", "x").context.size(), 5U);
 }
@@ -131,7 +131,7 @@ TEST(Tasks, TheDelimiterStandsBeforeTheChoiceAndIsNoPartOfIt) {
   EXPECT_THAT(
       tokenize(request, *bytes, kMost).choices,
       ElementsAre(Ids{' ', 'b', 'c'}, Ids{' ', 'd'}));
-  // -3 of 2 characters and -2 of 1.
+  // -3 for 2 characters and -2 for 1.
   EXPECT_EQ(
       rate({request}, {{{-3, false}, {-2, false}}}).normalized_accuracy, 1.0);
 }
@@ -151,7 +151,7 @@ TEST(Tasks, AnEmptyContextIsTheBeginTokenElseTheEndToken) {
   EXPECT_EQ(tokens_of("", "x", eos).context, (Ids{257}));
   EXPECT_EQ(tokens_of(" ", "x", eos).context, (Ids{257}));
   EXPECT_EQ(tokens_of(" ", "x", eos).choices[0], (Ids{' ', 'x'}));
-  // A choice that begins with it gets no second one.
+  // A choice that begins with the begin token gets no second one.
   const BytesWith star('*', 257);
   EXPECT_EQ(tokens_of("", "*x", star).context, (Ids{'*'}));
   EXPECT_EQ(tokens_of("", "*x", star).choices[0], (Ids{'x'}));
@@ -166,7 +166,8 @@ TEST(Tasks, AChoiceIsNoLongerThanTheModelSees) {
       tokenize({.context = "a", .choices = {"bcde"}}, *bytes, 3), DataError);
 }
 
-// The harness's get_rolling_token_windows(), on tokens that are numbers.
+// The harness's get_rolling_token_windows(), on tokens that are their
+// positions.
 TEST(Tasks, RollingWindowsPredictEachTokenOnce) {
   const BytesWith tokenizer({}, 257);
   for (const size_t length : {1, 2, 5, 6, 7, 10, 11, 12, 23}) {
@@ -186,7 +187,7 @@ TEST(Tasks, RollingWindowsPredictEachTokenOnce) {
             predicted.end(),
             window.tokens.end() - window.predicted,
             window.tokens.end());
-        // A run of the sequence, as long as it can be.
+        // The longest run of the sequence that fits.
         const auto end =
             sequence.begin() + static_cast<int64_t>(predicted.size()) + 1;
         EXPECT_EQ(window.tokens, Ids(end - size, end));

@@ -19,13 +19,13 @@ namespace {
 using ::testing::ElementsAre;
 using torch::Tensor;
 
-// How many rows a rank has for an expert: some have none, and a rank may have
-// none at all.
+// The number of rows that a rank has for an expert: some get none, and a rank
+// may have none.
 int64_t rows_for(int rank, int64_t expert) {
   return rank == 2 ? 0 : (rank + 2 * expert) % 3;
 }
 
-// Rows that say where they come from: [rank, expert, place].
+// Rows that name their origin: [rank, expert, place].
 Tensor rows_of(int rank, const std::vector<int64_t>& experts) {
   std::vector<float> values;
   for (const int64_t expert : experts) {
@@ -88,7 +88,7 @@ TEST_P(Exchange, BringsEachRowToItsExpertAndBackWithItsGradient) {
 
     const Tensor returned = exchange.arrive_back(back);
     EXPECT_TRUE(torch::equal(returned, rows * 2));
-    // Twice, as with retain_graph.
+    // Twice, with retain_graph.
     const Tensor loss = (returned * rows.detach()).sum();
     loss.backward({}, /*retain_graph=*/true);
     EXPECT_TRUE(torch::equal(rows.grad(), rows.detach() * 2));
@@ -104,15 +104,15 @@ INSTANTIATE_TEST_SUITE_P(
         ::testing::Values(1, 2, 3, 4),
         ::testing::Values(1, 2, 3)));
 
-// What a thread computes while rows travel, in forward and in backward: of two
-// parts one travels while the other computes, and what lies between send() and
-// arrive() computes while both do. The part that is needed first goes first.
+// The thread computes while rows travel, in forward and backward: each of two
+// parts travels while the other one computes, and the code between send() and
+// arrive() runs while both do. The part that is needed first goes first.
 TEST(Exchange, RowsTravelWhileTheThreadComputes) {
   const auto ledger = std::make_shared<testing::LaunchLedger>();
   const CommunicatorPtr group = testing::recording_backend(ledger).make(
       nullptr, 0, 2, {.max_records = 16});
   const ExpertExchange exchange(group, {1, 2, 3, 4}, 2, torch::kCPU);
-  // The sizes, on the host.
+  // The sizes are on the host.
   EXPECT_EQ(ledger->waited_on_host.exchange(0), 1);
   ledger->launches = ledger->waited = 0;
   group->clear_records();
@@ -122,7 +122,7 @@ TEST(Exchange, RowsTravelWhileTheThreadComputes) {
         what + ": " + std::to_string(ledger->waited) + " of " +
         std::to_string(ledger->launches));
   };
-  // Notes when it computes, forward and backward.
+  // Records when it computes, in forward and backward.
   const auto compute = [&](const Tensor& x, const std::string& what) {
     note(what);
     Tensor y = x * 2;

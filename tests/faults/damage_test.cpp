@@ -1,4 +1,4 @@
-// No damage to a checkpoint loads in silence.
+// No damage to a checkpoint is loaded silently.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -33,7 +33,7 @@ class Damage : public ::testing::Test {
   std::string reason(VerifyLevel level = VerifyLevel::kFull) const {
     return find_reason_to_reject(folder_ / "2", level);
   }
-  // The file is named, and all is well again once it is put back.
+  // The damaged file is named, and restoring it makes the checkpoint valid.
   void expect_rejected(const std::string& name, const std::string& damaged) {
     const std::string before = read_file(file(name));
     ASSERT_NE(damaged, before);
@@ -55,7 +55,7 @@ TEST_F(Damage, AFlippedBitOfAnyKindIsFound) {
   ASSERT_EQ(reason(), "");
   for (const std::string& name : files_) {
     const std::string before = read_file(file(name));
-    // In the header, all of the manifest, and here and there in the data.
+    // Every byte of the manifest, and every 97th one of the other files.
     const size_t stride = name == "manifest.json" ? 1 : 97;
     for (size_t i = 0; i < before.size(); i += stride) {
       SCOPED_TRACE(name + " byte " + std::to_string(i));
@@ -107,7 +107,7 @@ TEST_F(Damage, FilesOfAnotherStepOrRunAreFoundByTheirSizeAlone) {
       const std::string before = read_file(file(name));
       write_bytes(file(name), read_file(from / name));
       EXPECT_NE(reason(), "");
-      // Of equal size, they still say to whom they belong.
+      // Files of equal size still name the run and step that they belong to.
       EXPECT_NE(reason(VerifyLevel::kSize), "");
       write_bytes(file(name), before);
     }
@@ -132,7 +132,8 @@ TEST_F(Damage, AnEditedManifestIsFoundWhateverWasEdited) {
       changed);
   EXPECT_THAT(edit([](auto& m) { m["new"] = 1; }), changed);
   EXPECT_THAT(edit([](auto& m) { m.erase("sha256"); }), HasSubstr("sha256"));
-  // Nor does one pass for an older version, which has nothing to verify.
+  // An edited one does not pass for an older version, which has nothing to
+  // verify.
   EXPECT_THAT(edit([](auto& m) { m["version"] = 1; }), HasSubstr("version 1"));
   EXPECT_NE(
       edit([](auto& m) {
@@ -143,7 +144,7 @@ TEST_F(Damage, AnEditedManifestIsFoundWhateverWasEdited) {
       "");
 }
 
-// What was written before there were digests, as it was: it loads, unverified.
+// Checkpoints from before there were digests load unverified.
 TEST_F(Damage, ACheckpointOfVersion1StillLoads) {
   const fs::path old = temporary_.path() / "old";
   fs::create_directory(old);
@@ -170,8 +171,8 @@ TEST_F(Damage, ACheckpointOfVersion1StillLoads) {
   EXPECT_TRUE(torch::equal(Checkpoint(old).read_whole("model.a"), filled));
 }
 
-// Opened as it usually is, a pipe waits for its writer; a folder or a device
-// has no end or cannot be read.
+// An ordinary open() of a pipe waits for its writer; a folder cannot be read,
+// and a device may have no end.
 TEST_F(Damage, PipesFoldersAndDevicesAreFoundAndNotWaitedFor) {
   for (const std::string& name : files_) {
     for (const char* kind : {"pipe", "folder", "device"}) {

@@ -1,7 +1,7 @@
-// Any rank that ends by itself, in every kind of layout, as real processes:
-// everything ends, the first failure is named, and the run continues bit for
-// bit. BRIGADE_FAULT_SEEDS=20 repeats it with as many choices of rank, signal
-// and moment.
+// Any rank that ends by itself, in every kind of layout, as real processes: all
+// processes end, the first failure is named, and the run continues bit for bit.
+// BRIGADE_FAULT_SEEDS=20 repeats it with as many choices of rank, signal and
+// moment.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -34,10 +34,10 @@ struct LayoutOfRanks {
   unsigned first_seed;
 };
 
-// From outside, or in the middle of a step.
+// A signal from outside, or a failure in the middle of a step.
 struct EndOfRank {
   int signal;       // sent to the rank; 0: none
-  std::string how;  // of failing_rank(); "": none
+  std::string how;  // for failing_rank(); "": none
   int exit_code;
   std::string message;  // after "error: rank K (...) "
 };
@@ -150,7 +150,8 @@ TEST_P(EndedRank, EndsTheRunWhichContinuesBitForBit) {
   const char* seeds = ::getenv("BRIGADE_FAULT_SEEDS");
   const unsigned count =
       seeds == nullptr ? 1 : static_cast<unsigned>(std::stoi(seeds));
-  // Layouts begin at different ends, so that together they have most.
+  // Each layout starts with another kind of end, so that together they cover
+  // most.
   const unsigned first = GetParam().first_seed;
   for (unsigned seed = first; seed < first + count && !HasFailure(); ++seed) {
     const std::string name = "seed" + std::to_string(seed);

@@ -120,8 +120,7 @@ int renameat2(
       ::syscall(SYS_renameat2, from_folder, from, to_folder, to, flags));
 }
 
-// Removing what is no longer wanted never fails a save, but a kill may come
-// before it.
+// A failed removal never fails a save, but a kill may come before it.
 int unlinkat(int folder, const char* path, int flags) noexcept {
   if (is_armed && fails("unlink", path_of(folder) + "/" + path))
     return -1;

@@ -1,6 +1,6 @@
-// A disk that fails when told to. The test binary defines write(), fsync(),
-// rename() and the like in place of libc's; they count their calls on paths
-// that contain a given text, and make one of them fail or kill the process.
+// A disk that fails on request. The test binary defines write(), fsync(),
+// rename() and others in place of libc's. They count calls on paths with a
+// given text, and make one of them fail or kill the process.
 #pragma once
 
 #include <string>
@@ -14,11 +14,10 @@ struct DiskFault {
   int error = 0;          // errno; 0: kill -9 instead of the call
 };
 
-// Counts from now on. One fault at a time in a process.
+// Counts from now on; a process has one fault at a time.
 void arm_disk(const DiskFault& fault);
 void disarm_disk();
-// What was called since arm_disk(): "write", "fsync", "rename", ..., each with
-// the path.
+// The calls since arm_disk(): "write", "fsync", "rename", ..., with the path.
 std::vector<std::string> disk_calls();
 
 }  // namespace brigade::testing

@@ -1,4 +1,4 @@
-// A small checkpoint of known values, for the tests that damage one.
+// A small checkpoint of known values, for tests that damage it.
 #pragma once
 
 #include <torch/types.h>
@@ -12,7 +12,7 @@
 
 namespace brigade::testing {
 
-// The value of every element of the checkpoint of a step.
+// The value of every element in the checkpoint of a step.
 inline float value_of_step(int64_t step) {
   return 0.5F + static_cast<float>(step);
 }

@@ -1,5 +1,5 @@
-// Memory that does not suffice, for one rank and for the whole job: everything
-// ends, and says that it was memory.
+// Too little memory for one rank or for the whole job: everything ends, and
+// memory is named as the cause.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -40,14 +40,14 @@ ProgramResult run_limited(
   return StartedProgram("sh", all, variables).wait();
 }
 
-// OpenBLAS' threads take memory when they start, and one that gets none tries
-// forever: at exit, its destructor would wait for it.
+// OpenBLAS' threads allocate when they start; one that gets no memory retries
+// forever, and the destructor would wait for it at exit.
 TEST(AddressSpace, OpenBlasThreadsWithoutMemoryDoNotKeepTheProgramFromEnding) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a sanitizer reserves terabytes of address space";
 #endif
   const Arguments nothing_to_do = {"train", "--help"};
-  // The least in which the program runs at all, without such threads.
+  // The smallest limit with which the program runs, without such threads.
   int64_t too_little = 0;
   int64_t enough = int64_t{16} << 20;
   while (enough - too_little > 4096) {
@@ -56,7 +56,7 @@ TEST(AddressSpace, OpenBlasThreadsWithoutMemoryDoNotKeepTheProgramFromEnding) {
         run_limited(middle, nothing_to_do, {{"OPENBLAS_NUM_THREADS", "1"}});
     (result.exit_code == 0 ? enough : too_little) = middle;
   }
-  // Above it, a thread fits, but not the 128 MiB that it wants for itself.
+  // Just above it a thread fits, but not the 128 MiB that it allocates.
   for (int64_t mib = 0; mib <= 160; mib += 16) {
     run_limited(
         enough + mib * 1024, nothing_to_do, {{"OPENBLAS_NUM_THREADS", "4"}});
@@ -99,13 +99,12 @@ class MemoryLimit : public ::testing::Test {
   nlohmann::json config_;
 };
 
-// A model of 2 GB in an address space that has little more than the libraries.
+// A 2 GB model in an address space little larger than the libraries.
 TEST_F(MemoryLimit, ARankWithoutAddressSpaceReportsMemory) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a sanitizer reserves terabytes of address space";
 #endif
-  // What libtorch's libraries leave a little of: a CUDA build's are the
-  // largest.
+  // The libraries' own need is searched: a CUDA build's are the largest.
   int64_t limit_kib = int64_t{1800} << 10;
   while (run_limited(limit_kib, arguments({"training.total_train_steps=1"}))
              .exit_code != 0) {
@@ -122,8 +121,8 @@ TEST_F(MemoryLimit, ARankWithoutAddressSpaceReportsMemory) {
   EXPECT_THAT(result.err, HasSubstr("error: rank "));
 }
 
-// The rank alone: its address space is closed while it trains, so that the next
-// save's thread, or what it allocates, is refused.
+// Only the rank's address space is limited while it trains, so that the next
+// save's thread or allocation is refused.
 TEST_F(MemoryLimit, ARanksLimitLeavesOnlyValidCheckpoints) {
   StartedProgram program(testing::program_path(), arguments());
   const pid_t supervisor = program.pid();
@@ -132,7 +131,7 @@ TEST_F(MemoryLimit, ARanksLimitLeavesOnlyValidCheckpoints) {
   ASSERT_GT(pid, 0);
   const struct rlimit none = {1 << 20, 1 << 20};
   ASSERT_EQ(::prlimit(pid, RLIMIT_AS, &none, nullptr), 0);
-  // Either it lives with what it has, or it ends the run.
+  // The rank lives with what it has, or it ends the run.
   const size_t before = steps();
   const bool goes_on = eventually([&] {
     return steps() >= before + 30 || find_rank(supervisor, 1) != pid;
@@ -146,7 +145,7 @@ TEST_F(MemoryLimit, ARanksLimitLeavesOnlyValidCheckpoints) {
   testing::expect_only_valid_checkpoints(run() / "checkpoints");
 }
 
-// The kernel's own limit. Removed at the end, when nothing is left in it.
+// A control group with a memory limit, removed at the end when it is empty.
 class ControlGroup {
  public:
   explicit ControlGroup(int64_t limit_bytes) {
@@ -162,7 +161,7 @@ class ControlGroup {
         std::ofstream out(folder_ / file);
         out << limit_bytes << std::flush;
         is_usable_ = out.good();
-        // Where swap counts separately, none.
+        // No swap, where it is counted separately.
         std::ofstream(folder_ / "memory.swap.max") << 0;
         return;
       }
@@ -192,7 +191,7 @@ TEST_F(MemoryLimit, TheControlGroupsLimitEndsTheRunWithTheKernelsReason) {
   const ControlGroup group(int64_t{600} << 20);
   if (!group.is_usable())
     GTEST_SKIP() << "no memory control group can be made here: needs root";
-  // 0.8 GB of weights, moments and gradients, over two ranks' own copies.
+  // 0.8 GB of weights, moments and gradients, in the copies of two ranks.
   config_["model"]["config"]["hidden_size"] = 1024;
   config_["model"]["config"]["intermediate_size"] = 4096;
   Arguments all = {
@@ -207,7 +206,7 @@ TEST_F(MemoryLimit, TheControlGroupsLimitEndsTheRunWithTheKernelsReason) {
   const ProgramResult result = program.wait();
   EXPECT_EQ(result.exit_code, 128 + SIGKILL) << result.err;
   testing::expect_no_rank_of(supervisor, 2);
-  // Unless the kernel chose the supervisor.
+  // Fails if the kernel killed the supervisor instead.
   EXPECT_THAT(result.err, HasSubstr("was killed by SIGKILL (9)"));
   EXPECT_THAT(
       result.err, HasSubstr("the kernel does that when memory runs out"));

@@ -1,5 +1,5 @@
 // Ranks that are out of step: with distributed.check_collectives every rank
-// says at once what each launched, instead of a garbage sum or a timeout.
+// reports at once what each launched, instead of a wrong sum or a timeout.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -90,7 +90,7 @@ TEST_P(OutOfStep, EveryRankSaysAtOnceWhatEachLaunched) {
 constexpr const char* kCaseVariable = "BRIGADE_TEST_OUT_OF_STEP";
 constexpr const char* kRankTest = "OutOfStepRank.DISABLED_IsOneOfTwoProcesses";
 
-// What the next test starts, twice.
+// The process that the next test starts twice.
 TEST(OutOfStepRank, DISABLED_IsOneOfTwoProcesses) {
   const char* name = ::getenv(kCaseVariable);
   ASSERT_NE(name, nullptr) << "started by the test of real processes alone";

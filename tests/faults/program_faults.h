@@ -1,5 +1,5 @@
 // Faults inside the program's own processes, by preload/program_faults.cpp, and
-// what every run that met one must have left behind.
+// checks of the files that such a run leaves.
 #pragma once
 
 #include <fmt/format.h>
@@ -18,15 +18,15 @@ namespace brigade::testing {
 
 using Variables = std::map<std::string, std::string>;
 
-// A sanitizer wants to be the first library of a process.
+// A sanitizer must be a process's first library.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline constexpr bool kCanPreload = false;
 #else
 inline constexpr bool kCanPreload = true;
 #endif
 
-// What is written below paths that contain `path_part` takes its time, in each
-// process by itself.
+// Writes below paths that contain `path_part` are slow, separately in each
+// process.
 inline Variables slow_disk(
     const std::string& path_part,
     int64_t bytes_per_second) {
@@ -36,7 +36,7 @@ inline Variables slow_disk(
        fmt::format("{}:{}", path_part, bytes_per_second)}};
 }
 
-// Nothing is written below paths that contain `path_part` while `gate` exists.
+// Writes below paths that contain `path_part` wait while `gate` exists.
 inline Variables held_disk(
     const std::string& path_part,
     const std::filesystem::path& gate) {
@@ -46,16 +46,16 @@ inline Variables held_disk(
        fmt::format("{}:{}", path_part, gate.string())}};
 }
 
-// The rank fails in its `step`-th step since it was started. `how`: throw,
-// exit (with code 7), abort, fault (SIGSEGV), spin or block.
+// The rank fails in its `step`-th step since its start. `how`: throw, exit
+// (with code 7), abort, fault (SIGSEGV), spin or block.
 inline Variables failing_rank(int rank, int step, const std::string& how) {
   return {
       {"LD_PRELOAD", BRIGADE_PROGRAM_FAULTS},
       {"BRIGADE_TEST_FAILURE", fmt::format("{}:{}:{}", rank, step, how)}};
 }
 
-// Each rank waits after that many steps since it was started, in the middle of
-// the next one, while `gate` exists, which this makes.
+// After that many steps since its start, each rank waits in the middle of the
+// next one while `gate` exists. Creates `gate`.
 inline Variables held_ranks(int steps, const std::filesystem::path& gate) {
   write_file(gate, std::to_string(steps));
   return {

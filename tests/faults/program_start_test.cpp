@@ -1,5 +1,5 @@
-// The program in a process that is short of something from its beginning: a
-// closed descriptor, room for files.
+// The program started with something missing: a closed descriptor, or room for
+// files.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -61,7 +61,7 @@ TEST_F(ProgramStart, WithoutStandardDescriptorsARunTrainsAndEnds) {
   for (const std::string closed : {">&-", "<&-", "2>&-", "<&- >&- 2>&-"}) {
     const std::string name = "run" + std::to_string(++runs);
     const ProgramResult result = train("exec \"$@\" " + closed, name);
-    // The run is complete, but nobody has seen its lines.
+    // The run is complete, but its lines were lost.
     const bool loses_output =
         closed.find(" >&-") != std::string::npos || closed.starts_with(">&-");
     EXPECT_EQ(result.exit_code, loses_output ? 6 : 0) << closed << result.err;
@@ -69,7 +69,7 @@ TEST_F(ProgramStart, WithoutStandardDescriptorsARunTrainsAndEnds) {
   }
 }
 
-// It takes a third of a second and 150 MB.
+// Loading libtorch takes a third of a second and 150 MB.
 TEST_F(ProgramStart, RanksAloneLoadLibtorch) {
   if (!testing::kCanPreload)
     GTEST_SKIP() << "a sanitizer wants to be the first library";
@@ -100,7 +100,7 @@ TEST_F(ProgramStart, RanksAloneLoadLibtorch) {
   EXPECT_EQ(result.exit_code, 0) << result.err;
 }
 
-// Of its files only those of tensors are larger than the limit.
+// Only the tensor files exceed the limit.
 TEST_F(ProgramStart, ASaveBeyondTheLimitOfFileSizesIsReportedAndTheRunGoesOn) {
   const ProgramResult result = train(
       "ulimit -f 100; exec \"$@\"", "limited", {"checkpoint.save_frequency=2"});

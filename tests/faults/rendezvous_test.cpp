@@ -1,5 +1,5 @@
-// Ranks that do not meet as they should, as real processes on one host: each
-// ends within the timeout, with an error that says whom it missed.
+// Ranks that fail to meet, as real processes on one host: each ends within the
+// timeout, with an error that names the missing one.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -31,12 +31,12 @@ using ::testing::Not;
 using testing::ProgramResult;
 using testing::StartedProgram;
 
-// Of ranks that wait for what never comes.
+// The timeout of ranks that wait for something that never comes.
 constexpr std::chrono::seconds kInVain{8};
-// Of ranks that meet, however long the machine takes to start them.
+// The timeout of ranks that meet, however slowly the machine starts them.
 constexpr std::chrono::seconds kUntilTheyMeet{3600};
 
-// A port that is listened on as long as this lives.
+// A port with a listener while this object lives.
 class TakenPort {
  public:
   TakenPort() : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
@@ -72,7 +72,7 @@ class Rendezvous : public ::testing::Test {
     testing::write_file(folder_ / "run.json", config.dump());
   }
 
-  // As torchrun would start it.
+  // Starts a rank as torchrun would.
   std::unique_ptr<StartedProgram> start(
       int port,
       int rank,
@@ -101,7 +101,7 @@ class Rendezvous : public ::testing::Test {
                ? testing::read_metrics(folder_ / name).size()
                : 0;
   }
-  // Its error, of one line.
+  // The rank's error, which is one line.
   static std::string failure_of(StartedProgram& rank, int exit_code) {
     const ProgramResult result = rank.wait();
     EXPECT_EQ(result.exit_code, exit_code) << result.err;
@@ -148,12 +148,12 @@ TEST_F(Rendezvous, ARankWithoutRank0NamesTheAddress) {
       HasSubstr(fmt::format("could not connect to 127.0.0.1:{}", port)));
 }
 
-// As a libtorch's constructor of the store asks the server something (2.15), or
-// the first request does; with what the wait for a connection or a key gets.
+// The constructor of the store asks the server first (libtorch 2.15), or the
+// first request does. The times include the grace for a connection or key.
 constexpr const char* kUnanswered =
     "did not answer within [89] s|within 18 s, where nothing answered";
 
-// It accepts the connection, as a server of another kind would.
+// The peer accepts the connection, as another kind of server would.
 TEST_F(Rendezvous, APeerThatSaysNothingIsNamed) {
   const TakenPort silent;
   const auto rank = start(silent.number(), 1, 2, kInVain);
@@ -165,8 +165,7 @@ TEST_F(Rendezvous, APeerThatSaysNothingIsNamed) {
           HasSubstr("MASTER_PORT")));
 }
 
-// Whether a socket of this machine listens on the port, as /proc/net tells it,
-// without a connection to it.
+// Whether this machine listens on the port, by /proc/net, without connecting.
 bool is_listened_on(int port) {
   const std::string wanted = fmt::format(":{:04X} ", port);
   for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
@@ -209,7 +208,7 @@ TEST_F(Rendezvous, ReportsAPortThatOtherMachinesCanReach) {
           port)));
 }
 
-// distributed.dp_size follows, so that each rank's config fits its world.
+// distributed.dp_size changes too, so that each rank's config fits its world.
 TEST_F(Rendezvous, RanksOfWorldsOfDifferentSizesAllSaySo) {
   const FreePort free;
   const int port = free.number();

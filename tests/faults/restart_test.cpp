@@ -1,4 +1,4 @@
-// Training that is killed and restarts itself, as real processes.
+// Real processes: training is killed and restarts itself.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -60,8 +60,8 @@ class Restart : public ::testing::Test {
     all.insert(all.end(), more.begin(), more.end());
     return all;
   }
-  // Ranks take that many steps, each time they are started, and no more until
-  // let_ranks_go(): what a test does meanwhile comes before the run's end.
+  // Each time they are started, ranks take that many steps and wait for
+  // let_ranks_go(), so that the test acts before the run ends.
   static testing::Variables held_ranks(const std::string& name, int steps) {
     if (!testing::kCanPreload)
       return {};
@@ -110,7 +110,7 @@ TEST_F(Restart, ARunThatIsKilledTwiceEndsAsIfNothingHadHappened) {
       arguments("killed", {"--max-restarts", "3"}),
       held_ranks("killed", 14));
   kill_at(program, "killed", 1, 12);
-  // The next attempt begins behind step 5 or 10.
+  // The next attempt begins after step 5 or 10.
   held_ranks("killed", 40);
   kill_at(program, "killed", 0, 33);
   let_ranks_go("killed");
@@ -170,7 +170,7 @@ TEST_F(Restart, AnEndThatWasAskedForIsNotRestarted) {
   EXPECT_THAT(result.err, Not(HasSubstr("restart 1")));
 }
 
-// Each attempt fails in its third step: the first two come further every time.
+// Each attempt fails in its third step, so it comes two steps further.
 TEST_F(Restart, EndsAtTheLimitOfRestarts) {
   if (!testing::kCanPreload)
     GTEST_SKIP() << "a sanitizer wants to be the first library";
@@ -190,7 +190,7 @@ TEST_F(Restart, EndsAtTheLimitOfRestarts) {
           HasSubstr("not restarted: it was restarted 2 times already")));
   testing::expect_no_rank_of(supervisor, 2);
   testing::expect_only_valid_checkpoints(run("limit") / "checkpoints");
-  // What it came to is not lost.
+  // The attempts' progress is not lost.
   const ProgramResult resumed =
       testing::run_program(arguments("limit", {"checkpoint.load_path=auto"}));
   EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
@@ -223,7 +223,7 @@ TEST_F(Restart, EndsWhereTwoAttemptsComeNoFurther) {
                     "began at step 1 and 1 and came no further than step ")));
 }
 
-// mpirun restarts nothing and, killed with -9, tells nobody.
+// mpirun restarts nothing, and a kill -9 of it notifies nobody.
 TEST_F(Restart, RanksEndWhenMpirunIsKilled) {
   if (!fs::exists("/usr/bin/mpirun"))
     GTEST_SKIP() << "mpirun is missing: install openmpi-bin";

@@ -1,6 +1,6 @@
-// A save that is killed, or whose disk fails, at every single call, or killed
-// at any moment: what was valid before stays so, and nothing that is not valid
-// becomes visible.
+// A save that is killed or gets an error at any single call, or is killed at
+// any moment: earlier checkpoints stay valid, and nothing invalid becomes
+// visible.
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -50,7 +50,7 @@ class SaveFaults : public ::testing::Test {
     return calls;
   }
 
-  // Saves in a process of its own, which is killed at that call.
+  // Saves in another process, which is killed at that call.
   void save_and_die(int64_t step, int at) {
     const pid_t child = ::fork();
     if (child == 0) {
@@ -104,7 +104,7 @@ TEST_F(SaveFaults, AKillAtAnyCallOfANewStepLeavesTheOneBefore) {
   }
 }
 
-// Not only at calls: inside of them, and between.
+// Kills inside of calls and between them too.
 TEST_F(SaveFaults, AKillAtAnyMomentLeavesWhatWasValid) {
   const int moments = ::getenv("BRIGADE_LONG_TESTS") == nullptr ? 40 : 200;
   using Clock = std::chrono::steady_clock;
@@ -150,7 +150,7 @@ TEST_F(SaveFaults, AKillAtAnyCallOfAnExistingStepLeavesTheOldOrTheNewOne) {
     clean_up_saves(folder_);
     EXPECT_EQ(visible_steps(), std::vector<int64_t>({2}));
   }
-  // Both happened.
+  // Both outcomes occurred.
   EXPECT_GT(rewritten, 0);
   EXPECT_LT(rewritten, calls);
 }
@@ -191,7 +191,7 @@ TEST_F(SaveFaults, AnErrorWhileAStepIsRewrittenLeavesTheOldOneValid) {
     try {
       save_made(folder_, 2);
     } catch (const StorageError&) {
-      // Some calls only remove what is no longer wanted.
+      // Some calls only remove old files.
     }
     testing::disarm_disk();
     EXPECT_EQ(visible_steps(), std::vector<int64_t>({2}));
@@ -220,12 +220,12 @@ TEST_F(SaveFaults, ADiskThatBecomesReadOnlyIsReportedAndComesBack) {
 }
 
 TEST_F(SaveFaults, AFileInPlaceOfAFolderIsReplacedOrReported) {
-  // In place of the folder under way, or of the step itself.
+  // Files stand in place of the temporary folder and of the step's folder.
   write_bytes(folder_ / "1.tmp", "not a folder");
   write_bytes(folder_ / "1", "not a folder either");
   save_made(folder_, 1);
   EXPECT_EQ(visible_steps(), std::vector<int64_t>({1}));
-  // In place of the folder of all.
+  // A file stands in place of the folder of all checkpoints.
   const fs::path file = temporary_.path() / "file";
   write_bytes(file, "the user's");
   EXPECT_THROW(save_made(file, 2), StorageError);
@@ -242,7 +242,7 @@ TEST_F(SaveFaults, LinksAreReplacedAndWhatTheyNameIsLeftAlone) {
   EXPECT_FALSE(fs::is_symlink(folder_ / "2"));
   EXPECT_EQ(read_manifest(folder_ / "2").run, "this run");
   EXPECT_EQ(read_manifest(elsewhere / "2").run, "another run");
-  // The folder of all may be a link itself.
+  // The folder of all checkpoints may be a link.
   const fs::path link = temporary_.path() / "link";
   fs::create_directory_symlink(folder_, link);
   save_made(link, 3);
@@ -250,7 +250,7 @@ TEST_F(SaveFaults, LinksAreReplacedAndWhatTheyNameIsLeftAlone) {
 }
 
 // Every file is synced before the directory takes its name, and the parent
-// after: a crash of the machine loses no checkpoint that was reported.
+// after it: a crash of the machine loses no reported checkpoint.
 TEST_F(SaveFaults, FilesAreSyncedBeforeTheRenameAndTheParentAfter) {
   const auto calls = count_calls(3);
   const auto position = [&](const std::string& call) {
@@ -268,7 +268,7 @@ TEST_F(SaveFaults, FilesAreSyncedBeforeTheRenameAndTheParentAfter) {
       EXPECT_LT(static_cast<long>(i), renamed) << calls[i];
     }
   }
-  EXPECT_EQ(synced, 3);  // two of tensors and the manifest
+  EXPECT_EQ(synced, 3);  // two tensor files and the manifest
   EXPECT_LT(position("fsync " + temporary), renamed);
   EXPECT_GT(position("fsync " + folder_.string()), renamed);
 }

@@ -1,5 +1,5 @@
-// What a run does when it is signalled, in training and while it saves, as real
-// processes on a disk that takes its time.
+// What a run does when it gets a signal in training or during a save, as real
+// processes on a slow disk.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -21,7 +21,7 @@ using testing::StartedProgram;
 using testing::Variables;
 
 constexpr int kRanks = 2;
-// Of the 0.25 MB that each rank saves: two seconds.
+// Bytes per second: the 0.25 MB of each rank take two seconds.
 constexpr int64_t kSlow = 120'000;
 
 class Signals : public ::testing::Test {
@@ -67,7 +67,7 @@ class Signals : public ::testing::Test {
     more.insert(more.end(), {"--nproc", std::to_string(kRanks)});
     return rank_arguments(name, more);
   }
-  // A disk that takes nothing of the checkpoints until let_disk_go().
+  // A disk that blocks writes of checkpoints until let_disk_go().
   static Variables held_disk(const std::string& name) {
     testing::write_file(gate(name), "");
     return testing::held_disk("/checkpoints/", gate(name));
@@ -81,7 +81,7 @@ class Signals : public ::testing::Test {
     const fs::path metrics = run(name) / "metrics.jsonl";
     return fs::exists(metrics) ? testing::read_metrics(run(name)).size() : 0;
   }
-  // Whether a save is under way, with a part of a shard on the disk.
+  // Whether a save is under way, with part of a shard on the disk.
   static bool is_saving(const std::string& name) {
     std::error_code gone;
     for (const auto& entry : fs::directory_iterator(checkpoints(name), gone)) {
@@ -97,7 +97,7 @@ class Signals : public ::testing::Test {
     ASSERT_TRUE(eventually([&] { return is_saving(name); }));
   }
 
-  // Until the ranks have taken note of a signal: the run ends its steps.
+  // Waits until the ranks noticed a signal: the run ends its steps.
   static void wait_for_stop(const StartedProgram& program) {
     ASSERT_TRUE(eventually([&] {
       return program.output_so_far().find("asked to stop: step ") !=
@@ -105,8 +105,8 @@ class Signals : public ::testing::Test {
     }));
   }
 
-  // The last step that was reported is saved, nothing but valid checkpoints is
-  // there, and the run goes on as if nothing had happened.
+  // The last reported step is saved, all checkpoints are valid, and the run
+  // continues as if nothing had happened.
   static void expect_saved_and_continued(const std::string& name) {
     testing::expect_only_valid_checkpoints(checkpoints(name));
     EXPECT_FALSE(is_saving(name));
@@ -178,7 +178,7 @@ TEST_P(EndingSignal, LetsASaveUnderWayEndThenSavesAgainAndStops) {
   expect_saved_and_continued(name);
 }
 
-// All ranks agree on it: they end with one code, and none has failed.
+// All ranks agree on the signal: they end with one code, and none fails.
 TEST_P(EndingSignal, SavesAndStopsTheRunWhenOneRankGetsIt) {
   const std::string name = fmt::format("rank_{}", GetParam());
   StartedProgram program(testing::program_path(), arguments(name, {}));
@@ -217,8 +217,8 @@ TEST_F(Signals, Usr1DuringASaveSavesOnceMoreAndGoesOn) {
   wait_for_step(name, steps_of(name) + 5);
   testing::send_signal(program.pid(), SIGTERM);
   EXPECT_EQ(program.wait().exit_code, 128 + SIGTERM);
-  // One for each signal, and the last step's. Ranks that see a signal on both
-  // sides of a save's start ask for one more.
+  // One save for each signal, and the last step's. Ranks that see a signal on
+  // different sides of a save's start ask for one more.
   const size_t saved = list_checkpoints(checkpoints(name)).size();
   EXPECT_GE(saved, 3U);
   EXPECT_LE(saved, 5U);
@@ -249,7 +249,7 @@ TEST_F(Signals, ASecondIntEndsAtOnceAndTheCheckpointBeforeStaysValid) {
   testing::expect_only_valid_checkpoints(checkpoints(name));
   EXPECT_EQ(list_checkpoints(checkpoints(name)).back().step, 3);
   expect_continues_bit_for_bit(name, 8);
-  // What the interrupted save had written is gone.
+  // The interrupted save's files are gone.
   EXPECT_FALSE(is_saving(name));
 }
 
@@ -264,16 +264,15 @@ TEST_F(Signals, SaveSecondsSavesByTheClock) {
   expect_saved_and_continued(name);
 }
 
-// Open MPI 5 and later kill within half a second, whatever their parameters.
+// Open MPI 5 and later kill within half a second, whatever the parameters.
 bool waits_no_longer() {
   StartedProgram program("mpirun", {"--version"}, {});
   return program.wait().out.find("(Open MPI) 4") == std::string::npos;
 }
 
-// mpirun waits odls_base_sigkill_timeout (one second) before it sends SIGTERM
-// and as long again before SIGKILL. It reads no output in that time, so ranks
-// that print each step stop in a write once their terminals are full: these
-// print no more than their saves.
+// mpirun waits odls_base_sigkill_timeout (one second) before SIGTERM and again
+// before SIGKILL, and reads no output meanwhile. Ranks that print each step
+// would block in a write, so these only print their saves.
 class Mpirun : public Signals {
  protected:
   void SetUp() override {
@@ -281,7 +280,7 @@ class Mpirun : public Signals {
     if (!fs::exists("/usr/bin/mpirun"))
       GTEST_SKIP() << "mpirun is missing: install openmpi-bin";
   }
-  // Ends mpirun in the second save; the first one is there.
+  // Ends mpirun in the second save, after the first one is complete.
   static ProgramResult end_in_a_save(
       const std::string& name,
       const Arguments& more) {
@@ -293,7 +292,7 @@ class Mpirun : public Signals {
          "-n",
          std::to_string(kRanks),
          testing::program_path()});
-    // Every step is saved before the next begins: there are few of them,
+    // Every step is saved before the next one begins, so there are few steps,
     // however long mpirun waits.
     for (const std::string& argument : rank_arguments(
              name,

@@ -1,5 +1,5 @@
-// What training feels of a save, and in which order a save reaches the disk, in
-// real processes.
+// What training notices of a save, and in which order a save reaches the disk,
+// in real processes.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -49,9 +49,8 @@ class SlowDisk : public ::testing::Test {
 
 class HeldDisk : public SlowDisk, public ::testing::WithParamInterface<int> {};
 
-// On two replicas of one and of two stages, where requests travel for two
-// steps. How much longer a step takes beside a save is bench_checkpoint's to
-// say.
+// Two replicas of one or of two stages; requests travel for two steps.
+// bench_checkpoint measures how much a save slows a step.
 TEST_P(HeldDisk, TrainingGoesOnWhileADiskTakesNothingOfASave) {
   if (!testing::kCanPreload)
     GTEST_SKIP() << "a sanitizer wants to be the first library";
@@ -78,8 +77,8 @@ TEST_P(HeldDisk, TrainingGoesOnWhileADiskTakesNothingOfASave) {
     return false;
   };
   ASSERT_TRUE(eventually(has_begun));
-  // Its turn comes after the first; to one rank, as a launcher's signals may
-  // reach ranks in different steps.
+  // It follows the first one. Only one rank gets it, as a launcher's signals
+  // may reach ranks in different steps.
   testing::send_signal(testing::find_rank(program.pid(), 1), SIGUSR1);
   const size_t first = steps();
   EXPECT_TRUE(eventually([&] { return steps() >= first + 50; }));
@@ -94,7 +93,7 @@ TEST_P(HeldDisk, TrainingGoesOnWhileADiskTakesNothingOfASave) {
 
 INSTANTIATE_TEST_SUITE_P(Stages, HeldDisk, ::testing::Values(1, 2));
 
-// The order as the kernel sees it: SaveFaults has it from inside.
+// The order that the kernel sees; SaveFaults checks it from inside.
 TEST_F(SlowDisk, TheKernelSeesSyncsBeforeTheRenameAndTheParentsAfter) {
   if (!fs::exists("/usr/bin/strace"))
     GTEST_SKIP() << "strace is missing: install strace";
@@ -115,10 +114,10 @@ TEST_F(SlowDisk, TheKernelSeesSyncsBeforeTheRenameAndTheParentsAfter) {
     GTEST_SKIP() << "this process may not trace others: " << result.err;
   ASSERT_EQ(result.exit_code, 0) << result.err;
 
-  // A call that another thread interrupts is split in two lines: its end
-  // counts for a sync, its begin for the rename.
+  // strace splits a call that another thread interrupts into two lines. The end
+  // counts for a sync, the begin for a rename.
   const std::string temporary = (checkpoints() / "2.tmp").string();
-  std::map<std::string, std::string> under_way;  // of each thread
+  std::map<std::string, std::string> under_way;  // by thread
   std::vector<std::string> calls;
   std::ifstream lines(trace);
   for (std::string line; std::getline(lines, line);) {

@@ -1,5 +1,5 @@
-// Ranks that stop making progress without ending, as real processes: stopped,
-// blocked, one or all of them.
+// Ranks that stop making progress without ending, as real processes: one or all
+// of them stopped or blocked.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -32,7 +32,7 @@ using testing::ProgramResult;
 using testing::StartedProgram;
 using Clock = std::chrono::steady_clock;
 
-// Of what does not end. What comes before has to keep to it as well.
+// The time limit, which the steps before a stall must keep as well.
 constexpr std::chrono::seconds kTimeout{3};
 constexpr int kAttempts = 20;
 
@@ -43,7 +43,7 @@ struct Layout {
   int nproc = 2;
 };
 
-// In a process of its own: stops that thread alone, until the process ends.
+// Stops only that thread until this process ends; runs in its own process.
 [[noreturn]] void hold_main_thread(pid_t pid) {
   if (::ptrace(PTRACE_SEIZE, pid, nullptr, nullptr) != 0 ||
       ::ptrace(PTRACE_INTERRUPT, pid, nullptr, nullptr) != 0) {
@@ -90,8 +90,8 @@ class Stalled : public ::testing::TestWithParam<Layout> {
         testing::program_path(), all, variables);
   }
 
-  // A run that has trained these steps: another one where a busy machine had it
-  // exceed its limits before.
+  // A run that has trained these steps. Starts another one if a busy machine
+  // made it exceed its limits.
   Program start_trained(
       const Arguments& more,
       int64_t steps = 5,
@@ -104,7 +104,7 @@ class Stalled : public ::testing::TestWithParam<Layout> {
           [&] { return has_trained(steps) || has_ended(program->pid()); }));
       if (has_trained(steps))
         return program;
-      // By a limit alone: of a step, or of a collective.
+      // Only the limits of a step or a collective may have ended it.
       const ProgramResult ended = program->wait();
       errors += ended.err;
       if (ended.exit_code != 7 && ended.exit_code != 3)
@@ -117,7 +117,7 @@ class Stalled : public ::testing::TestWithParam<Layout> {
     return {"training.step_timeout_seconds=" + std::to_string(timeout.count())};
   }
 
-  // It is a child that nobody has waited for yet.
+  // It is a zombie: a child that nobody has waited for yet.
   static bool has_ended(pid_t pid) {
     const std::string stat = testing::read_proc(pid, "stat");
     const size_t end = stat.rfind(") ");
@@ -172,8 +172,8 @@ TEST_P(Stalled, RanksThatAreAllStoppedEndTheRun) {
   EXPECT_THAT(result.err, HasSubstr("the process does not run"));
 }
 
-// Whether the program's errors say that the others waited for this rank, or
-// that it waited for nobody.
+// Whether the program reports that the others waited for this rank, or that it
+// waited for nobody.
 bool blames(const std::string& errors, const std::string& name) {
   const std::string not_ended = "it did not end on ";
   const size_t ranks = errors.find(not_ended);
@@ -189,11 +189,11 @@ bool blames(const std::string& errors, const std::string& name) {
           errors.find(name, ranks) != std::string::npos);
 }
 
-// A debugger holds the thread that trains; the others of the process run. Where
-// it was held decides what the watch finds: a step that waits for nobody (7), a
-// collective or a message for which the others wait (3; they may report before
-// it can itself), or, held inside a collective, one that all launched and that
-// ends nowhere (3). Each names the rank.
+// A debugger holds the training thread; the process's others run. The place
+// decides what the watch finds, and each error names the rank: a step that
+// waits for nobody (7), a collective or message for which the others wait (3;
+// they may report first), or a collective that all launched and that never ends
+// (3).
 TEST_P(Stalled, ABlockedTrainingThreadIsNamedAndEndsTheRun) {
   const Program program = start_trained(watched());
   const pid_t pid = rank_of(*program, 1);
@@ -211,8 +211,7 @@ TEST_P(Stalled, ABlockedTrainingThreadIsNamedAndEndsTheRun) {
   EXPECT_THAT(result.exit_code, ::testing::AnyOf(3, 7)) << result.err;
 }
 
-// Inside the rank: its thread computes without end, or waits for what never
-// comes.
+// The rank's own thread computes without end, or waits forever.
 TEST_P(Stalled, ASpinOrABlockedReadIsNamedAndEndsTheRun) {
   if (!testing::kCanPreload)
     GTEST_SKIP() << "a sanitizer wants to be the first library";
@@ -233,7 +232,7 @@ TEST_P(Stalled, ASpinOrABlockedReadIsNamedAndEndsTheRun) {
   }
 }
 
-// Nothing but the deadline of a collective.
+// Only the deadline of a collective is set.
 TEST_P(Stalled, ACollectivesTimeoutNamesTheStoppedRank) {
   const Program program = start_trained(
       {"training.step_timeout_seconds=0",
@@ -285,9 +284,9 @@ TEST_P(Recorded, SigquitWritesWhatTheRanksDidAndTheRunGoesOn) {
   EXPECT_EQ(program->wait().exit_code, 143);
 }
 
-// A twenty-fifth of the time, in turns far shorter than the shortest step so
-// far, so that each step is stopped. A process that was stopped runs before
-// others when it goes on: on a busy machine its share is larger than that.
+// The rank runs a twenty-fifth of the time, in turns far shorter than the
+// shortest step so far, so that each step is stopped. The scheduler prefers a
+// process that was stopped: on a busy machine its share is larger.
 TEST_P(Recorded, ASlowRankIsNamed) {
   if (std::getenv("BRIGADE_LONG_TESTS") == nullptr)
     GTEST_SKIP() << "wants a quiet machine: make test-faults";

@@ -28,7 +28,7 @@ class FileTest : public ::testing::Test {
   const TemporaryFolder folder_;
 };
 
-// In a process of its own, whose address space is closed.
+// A child process limits its address space.
 TEST_F(FileTest, RunningOutOfMemoryIsNotADataError) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a sanitizer reserves terabytes of address space";

@@ -25,7 +25,7 @@ using ::testing::HasSubstr;
 
 class FolderLockTest : public ::testing::Test {
  protected:
-  // "": the lock was free.
+  // The refusal; "" if the lock was free.
   std::string try_lock(const FolderLockOptions& options = {}) const {
     return message_of<ConfigError>(
         [&] { const FolderLock lock(folder_, "the run folder", options); });
@@ -67,8 +67,8 @@ TEST_F(FolderLockTest, AKilledHolderHoldsNothing) {
   EXPECT_EQ(try_lock(), "");
 }
 
-// As on a file system that keeps each host's locks to itself: the file says who
-// holds it, and nothing else does.
+// On a file system whose locks are not shared between hosts, only the file says
+// who holds it.
 class LockOfAnotherHost : public FolderLockTest {
  protected:
   LockOfAnotherHost() {
@@ -81,7 +81,7 @@ class LockOfAnotherHost : public FolderLockTest {
         {"pid", 4321},
         {"start", "yesterday"},
         {"heartbeat", beat}};
-    // In place: a file of no bytes would be one that nobody holds.
+    // Written in place: nobody holds an empty file.
     std::fstream file(folder_ / "lock", std::ios::in | std::ios::out);
     file << holder.dump() << "\n";
   }

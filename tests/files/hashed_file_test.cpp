@@ -1,4 +1,4 @@
-// Files that are hashed while they are written, whatever the sizes that come.
+// Files that are hashed while they are written in pieces of any size.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -21,7 +21,8 @@ class HashedFile : public ::testing::TestWithParam<std::string> {
   }
   void TearDown() override { fs::remove(path_); }
 
-  // Written in pieces of `piece_bytes`, it holds `text` and has its digest.
+  // Written in pieces of `piece_bytes`, the file holds `text` and has its
+  // digest.
   void expect_written(const std::string& text, size_t piece_bytes) const {
     SCOPED_TRACE(
         std::to_string(text.size()) + " bytes by " +

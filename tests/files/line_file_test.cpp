@@ -28,7 +28,7 @@ class LineFileTest : public ::testing::Test {
     ::setrlimit(RLIMIT_FSIZE, &limit_);
     ::signal(SIGXFSZ, SIG_DFL);
   }
-  // As a disk with that much room.
+  // Limits file sizes as a disk with that much room would.
   void set_room(rlim_t bytes) const {
     const struct rlimit limit = {bytes, limit_.rlim_max};
     ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
@@ -66,7 +66,7 @@ TEST_F(LineFileTest, ALineThatDidNotFitIsWrittenOnceThereIsRoom) {
   EXPECT_EQ(read_text_file(path), "one\ntwo\nthree\nfour\n");
 }
 
-// Opened as it usually is, it would wait for a reader.
+// An ordinary open() would wait for a reader.
 TEST_F(LineFileTest, APipeIsRefused) {
   const fs::path path = folder_ / "pipe";
   ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);

@@ -28,7 +28,7 @@ class OutputPath : public ::testing::Test {
   const TemporaryFolder folder_;
 };
 
-// Renaming over it would leave a file in place of the device.
+// Renaming a file over it would replace the device.
 TEST_F(OutputPath, ADeviceIsWrittenAndStaysADevice) {
   write_text_file("/dev/null", "text");
   EXPECT_TRUE(fs::is_character_file("/dev/null"));

@@ -19,7 +19,7 @@ TEST(TokenizerNames, TheFirstThatAFolderHoldsIsFound) {
   EXPECT_EQ(find_tokenizer_file(folder.path()), folder / "tokenizer.json");
 }
 
-// No folder is not the working directory.
+// An empty path is not the working directory.
 TEST(TokenizerNames, WithoutAFolderNoneIsFound) {
   const TemporaryFolder folder;
   write_text_file(folder / "tokenizer.json", "");

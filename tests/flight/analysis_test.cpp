@@ -88,7 +88,7 @@ TEST(FlightAnalysis, ARankWithoutARecordingIsTheSuspect) {
           HasSubstr("look first at rank 3 (dp 1, tp 1)")));
 }
 
-// Rank 0 waits for 1 in tp, 2 for 0 in dp: the fault is where nobody waits.
+// Rank 0 waits for 1 in tp, and 2 for 0 in dp: the suspect waits for nobody.
 TEST(FlightAnalysis, AChainOfWaitsLeadsToItsEnd) {
   const FlightGroup tp{.name = "tp", .members = {0, 1}, .member_names = {}};
   const FlightGroup dp{.name = "dp", .members = {0, 2}, .member_names = {}};
@@ -132,8 +132,8 @@ TEST(FlightAnalysis, AMessageThatWasNeverSentNamesItsSender) {
   EXPECT_THAT(summarize(analysis), HasSubstr("which had not sent it"));
 }
 
-// Rank 2 waits for 0 in dp, and 0 for a message that 1 had begun to send: the
-// fault is at the sender.
+// Rank 2 waits for 0 in dp, and 0 for a message that 1 began to send: the
+// sender is the suspect.
 TEST(FlightAnalysis, AMessageOfTwoEndsThatIsWaitedForNamesItsSender) {
   const FlightGroup pp{.name = "pp", .members = {0, 1}, .member_names = {}};
   const FlightGroup dp{.name = "dp", .members = {0, 2}, .member_names = {}};
@@ -151,8 +151,8 @@ TEST(FlightAnalysis, AMessageOfTwoEndsThatIsWaitedForNamesItsSender) {
             "at step 7, from rank 1, which had begun to send it"));
 }
 
-// Rank 1 launched a collective of gradients and went on, to where it hangs; 0
-// waits for it in tp and has not come to the gradients.
+// Rank 1 launched a gradient collective, went on and hangs later. Rank 0 waits
+// for it in tp and has not reached the gradients.
 TEST(FlightAnalysis, ALaunchThatNobodyWaitsForIsNoWait) {
   const FlightGroup dp{.name = "dp", .members = {0, 1, 2}, .member_names = {}};
   const FlightGroup tp{.name = "tp", .members = {0, 1}, .member_names = {}};
@@ -170,13 +170,13 @@ TEST(FlightAnalysis, ALaunchThatNobodyWaitsForIsNoWait) {
   EXPECT_THAT(analysis.suspects, ElementsAre(1));
   EXPECT_THAT(
       summarize(analysis), HasSubstr("rank 1 did not arrive at all_reduce #3"));
-  // Where nobody waits, nobody is suspected.
+  // If nobody waits, nobody is suspected.
   for (FlightRecording& recording : recordings)
     recording.operations[0].is_awaited = false;
   EXPECT_THAT(analyze_flights(recordings).suspects, IsEmpty());
 }
 
-// A send that ended, as far as the other end knows, hides none after it.
+// A send that the receiver finished hides none after it.
 TEST(FlightAnalysis, AnEarlierMessageDoesNotHideTheOneThatWasNotReceived) {
   const FlightGroup pp{.name = "pp", .members = {0, 1}, .member_names = {}};
   std::vector<FlightRecording> recordings = {
@@ -205,7 +205,7 @@ TEST(FlightAnalysis, ARankThatDidNotRunIsTheSuspectWhereverItWas) {
       HasSubstr("rank 3 (dp 1, tp 1) did not run for 3.5 s in step 7"));
 }
 
-// What one rank's recording no longer goes back to is no missing operation.
+// An operation that a recording has dropped is not missing.
 TEST(FlightAnalysis, OperationsThatWereDroppedAreNotMissed) {
   std::vector<FlightRecording> recordings;
   for (int rank = 0; rank < 4; ++rank) {

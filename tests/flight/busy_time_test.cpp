@@ -14,7 +14,7 @@ FlightOperation operation(int group, int64_t launched_ns, int64_t finished_ns) {
   return made;
 }
 
-// A step that checks its gradients has run its micro-batches once before.
+// A step that checks its gradients has already run its micro-batches once.
 TEST(BusyTime, CountsTheGroupsOperationsFromATimeOn) {
   FlightRecording recording;
   recording.step = 4;

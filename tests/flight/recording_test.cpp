@@ -46,7 +46,7 @@ TEST(FlightRecording, IsReadBackAsItWasWritten) {
     write_flight_recording(folder.path() / "flight", made_up(rank));
   auto second = made_up(2);
   auto tenth = made_up(10);
-  // JSON holds Unicode.
+  // JSON strings are Unicode.
   second.reason = tenth.reason = "a reason with \"quotes\" and \ufffd bytes";
   EXPECT_THAT(
       read_flight_recordings(folder.path() / "flight"),

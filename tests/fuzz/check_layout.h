@@ -1,4 +1,4 @@
-// What must hold of every layout that a parser accepts, whatever the input.
+// Checks every layout that a parser accepts, for any input.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ inline void check_layout(const TokenFileLayout& layout, uint64_t file_bytes) {
   BRIGADE_ASSERT(
       layout.num_tokens <= (file_bytes - layout.first_byte) / item_bytes);
   const DocumentIndex& documents = layout.documents;
-  // Rows of no tokens can be any number.
+  // Any number of rows may be empty.
   const uint64_t count = std::min<uint64_t>(documents.size(), 1000);
   uint64_t previous = 0;
   for (uint64_t d = 0; d <= count; ++d) {

@@ -1,8 +1,6 @@
-// A tokenizer.json of any content either loads or is a DataError; what loads
-// encodes and decodes any text without more than a DataError (a regular
-// expression without end, an unknown token that is missing).
-//
-// The input is the JSON; a text to encode may follow after a zero byte.
+// A tokenizer.json of any content either loads or is a DataError. A loaded one
+// encodes and decodes any text, or throws a DataError (a regular expression
+// without end, a missing unknown token).
 #include <cstddef>
 #include <cstdint>
 #include <numeric>

@@ -1,6 +1,6 @@
-// model.safetensors.index.json on arbitrary bytes: accepted or DataError, and
-// what is accepted is the weight_map that nlohmann-json's tree holds, its files
-// in the index's own folder or below it.
+// model.safetensors.index.json on arbitrary bytes: a DataError, or the
+// weight_map of nlohmann-json's tree, with files in the index's folder or
+// below.
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>

@@ -1,6 +1,5 @@
-// Conversations: every answer against the rendered text of the conversation,
-// continued from scratch on one rank and without a cache, and against
-// generate_text().
+// Conversations: every answer equals the continuation of the rendered text on
+// one rank without a cache, and that of generate_text().
 #include "brigade/generate/chat_session.h"
 
 #include <gmock/gmock.h>
@@ -39,8 +38,7 @@ constexpr int64_t kMost = 12;
 constexpr int64_t kPositions = 96;
 constexpr int kSpecial = 30;
 
-// One token per character, and <|0|> to <|29|>, of which none ends a text by
-// itself.
+// One token per character, and <|0|> to <|29|>, none of which ends a text.
 json special_tokenizer() {
   json vocabulary = json::object();
   for (const char c : std::string("abcdefghijklmnopqrstuvwxyz ."))
@@ -115,7 +113,7 @@ class ChatSessions : public ::testing::Test {
     return options;
   }
 
-  // Has rank 0 of a layout say `talk`; the other ranks say the same.
+  // Rank 0 of a layout runs `talk`; the other ranks follow.
   static void with_session(
       const ParallelDims& dims,
       const ChatSessionOptions& options,
@@ -141,7 +139,7 @@ class ChatSessions : public ::testing::Test {
         .text;
   }
 
-  // Greedy, every token from scratch; without those of the prompt.
+  // Greedy tokens after the prompt, each computed from scratch.
   std::vector<int32_t> naive_ids(
       const Messages& messages,
       const std::string& end) const {
@@ -171,7 +169,7 @@ class ChatSessions : public ::testing::Test {
 
 const char* const kSaid[] = {"hello", "who are you", "why"};
 
-// The second template changes its beginning, so that nothing can be kept.
+// The second template changes its beginning, so nothing can be kept.
 TEST_F(ChatSessions, AnswerWhatTheWholeTextIsContinuedWith) {
   const std::string stable = template_with("<|3|>");
   const std::string unstable =
@@ -194,7 +192,7 @@ TEST_F(ChatSessions, AnswerWhatTheWholeTextIsContinuedWith) {
               said, [&](std::string_view piece) { written += piece; });
           EXPECT_EQ(written, answer.text);
           messages.push_back({{"role", "assistant"}, {"content", answer.text}});
-          // Special tokens of an answer are not said again.
+          // Special tokens of an answer are not repeated.
           const int64_t kept = source == stable || before == 0 ? before : 0;
           EXPECT_EQ(answer.kept_tokens > 0, kept > 0) << source;
           before = answer.prompt_tokens;
@@ -261,8 +259,8 @@ TEST_F(ChatSessions, DrawWhatGenerateDrawsForTheRenderedTexts) {
   EXPECT_NE(answers[0], answers[1]);
 }
 
-// The token with which the template ends a turn, though neither tokenizer nor
-// model names it: here one that the model is known to write.
+// The token with which the template ends a turn, which neither the tokenizer
+// nor the model names; here the model is known to write it.
 TEST_F(ChatSessions, EndAtTheTemplatesEndOfTurn) {
   const Messages asked = {{{"role", "user"}, {"content", "hello"}}};
   const std::vector<int32_t> ids = naive_ids(asked, "<|3|>");

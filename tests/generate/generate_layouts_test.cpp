@@ -1,6 +1,6 @@
-// The same checkpoint writes the same text under every layout. Ranks are
-// threads; the oracle computes every token from the whole text again, on one
-// rank and without a cache.
+// A checkpoint gives the same text under every layout. Ranks are threads; the
+// oracle computes every token from the whole text, on one rank and without a
+// cache.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -33,8 +33,8 @@ using ::testing::HasSubstr;
 constexpr int64_t kTokens = 24;
 constexpr int64_t kEos = 257;  // of plain bytes
 
-// 4 layers, 4 heads, 2 kv heads, an odd vocabulary. Weights large enough for
-// the text to wander. The parameter says which head or layers it has.
+// 4 layers, 4 heads, 2 kv heads, an odd vocabulary, and weights large enough
+// for the text to vary. The parameter selects the head or layers.
 class GenerateLayouts : public ::testing::TestWithParam<std::string> {
  protected:
   GenerateLayouts() {
@@ -51,7 +51,7 @@ class GenerateLayouts : public ::testing::TestWithParam<std::string> {
     auto weights = model_->named_parameters();
     for (const ParameterRow& info : list_parameters(decoder_)) {
       weights[info.name].copy_(initial_weight(info, 3));
-      // As training moves it: it decides some choices.
+      // As after training, the bias decides some choices.
       if (info.role == ParameterRole::kRouterBias)
         weights[info.name].copy_(torch::arange(8).remainder(3) * 0.1);
     }
@@ -78,7 +78,7 @@ class GenerateLayouts : public ::testing::TestWithParam<std::string> {
     return options;
   }
 
-  // What each rank writes. `more`: further overrides.
+  // What each rank writes. `more` holds further overrides.
   std::vector<std::string> write_under(
       const ParallelDims& dims,
       const GenerateOptions& options,
@@ -135,8 +135,7 @@ class GenerateLayouts : public ::testing::TestWithParam<std::string> {
     return {texts, result};
   }
 
-  // Greedy, every token from scratch: the prompt's and those that follow.
-  // With what the template puts before a text.
+  // The prompt's tokens with those that the template puts before a text.
   static std::vector<int32_t> prompt_ids(const std::string& text) {
     return load_tokenizer("bytes")->encode(
         text, {.special_tokens = SpecialTokens::kTemplate});
@@ -201,7 +200,7 @@ TEST_P(GenerateLayouts, DrawTheSameTextFromTheSameSeed) {
   EXPECT_NE(write_under({}, drawing).front(), expected);
 }
 
-// Prompts of several lengths together against each alone.
+// Prompts of several lengths together, against each one alone.
 TEST_P(GenerateLayouts, ABatchWritesWhatEachPromptWritesAlone) {
   const std::vector<std::string> prompts = {
       "Once", "A", "There was a time", "Once upon", "Q"};
@@ -233,12 +232,12 @@ TEST_P(GenerateLayouts, ABatchWritesWhatEachPromptWritesAlone) {
   }
 }
 
-// A model that says which other tokens end a text, as chat models do.
+// A model that names other end tokens, as chat models do.
 TEST_P(GenerateLayouts, EndAtTheTokensThatTheModelNames) {
   const std::vector<int32_t> ids = naive_ids("Once");
   const size_t prompt = prompt_ids("Once").size();
   const auto begin = ids.begin() + static_cast<std::ptrdiff_t>(prompt);
-  // Its third token ends texts from now on; an earlier one may be the same.
+  // Its third token now ends texts; an earlier one may be equal.
   const int32_t end = ids.at(prompt + 2);
   std::ofstream(path() / "generation_config.json")
       << "{\"eos_token_id\": [2, " << end << "]}";
@@ -247,7 +246,7 @@ TEST_P(GenerateLayouts, EndAtTheTokensThatTheModelNames) {
   EXPECT_EQ(ended.generated_tokens, std::find(begin, ids.end(), end) - begin);
 }
 
-// A NaN is no text, and an infinity the likeliest token for ever.
+// A NaN gives no text, and infinity would be the likeliest token forever.
 TEST_P(GenerateLayouts, LogitsThatAreNotFiniteEndEveryRank) {
   for (const double value : {std::nan(""), HUGE_VAL}) {
     {

@@ -1,5 +1,5 @@
-// What is left to draw from, against transformers' warpers, written down again
-// in plain loops: temperature, TopKLogitsWarper, TopPLogitsWarper.
+// The tokens left to draw from, against transformers' warpers repeated in plain
+// loops: temperature, TopKLogitsWarper, TopPLogitsWarper.
 #include "brigade/generate/sampling.h"
 
 #include <gtest/gtest.h>
@@ -78,7 +78,7 @@ TEST(Sampling, TopPCountsWhatTopKLeft) {
 
 TEST(Sampling, TheLikeliestStaysForTheSmallestTopP) {
   const auto logits = tensor_of({1, 3, 2});
-  // 0 in float32, and so are all sums before the first token.
+  // top_p is 0 in float32, and so are all sums before the first token.
   for (const double top_p : {1e-300, 1e-46}) {
     const auto left = next_token_probabilities(logits, {.top_p = top_p});
     EXPECT_TRUE(torch::equal(left, tensor_of({0, 1, 0}))) << top_p;

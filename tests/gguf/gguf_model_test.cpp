@@ -1,4 +1,4 @@
-// Models and tokenizers: what is refused, and the way there and back.
+// Models and tokenizers: what is refused, and the round trip.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -50,7 +50,7 @@ DecoderConfig config_of(const char* architecture, json more = json::object()) {
   return parsed_config(config);
 }
 
-// Some numbers per parameter, different in each place.
+// Different values for every parameter and element.
 std::vector<float> values_of(const ParameterRow& row) {
   std::vector<float> values(static_cast<size_t>(row.numel()));
   const auto first = static_cast<int64_t>(row.name.size()) + 7 * row.expert;
@@ -330,7 +330,7 @@ class GgufTokenizer : public ::testing::Test {
 TEST_F(GgufTokenizer, ByteLevelKeepsItsMergesAndFillsTheVocabulary) {
   const TokenizerEntries written =
       entries(byte_level_tokenizer(pre_tokenizer_named("llama-bpe")));
-  // Whole words come from merges alone: llama.cpp's name for that.
+  // llama.cpp's name for whole words that come from merges only.
   EXPECT_EQ(std::get<std::string>(value(written, "pre")), "smaug-bpe");
   EXPECT_THAT(
       std::get<std::vector<std::string>>(value(written, "merges")),
@@ -421,7 +421,7 @@ TEST_F(GgufTokenizer, ByteLevelComesBackWithItsAddedTokenInFront) {
   EXPECT_EQ(after->encode(text), before->encode(text));
 }
 
-// As llama.cpp's llama_vocab::impl::load() has it.
+// If the file does not say, as in llama.cpp's llama_vocab::impl::load().
 TEST_F(GgufTokenizer, TheFamilyDecidesWhetherTextsBeginWithBos) {
   constexpr uint32_t kEnd = 95;
   const std::map<std::string, bool> kBegins = {

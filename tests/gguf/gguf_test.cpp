@@ -1,5 +1,4 @@
-// The format: bytes by an independent writer of these tests, and what the
-// reader refuses.
+// The format: an independent writer's bytes, and what the reader refuses.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -171,7 +170,7 @@ TEST(Gguf, RefusesTensorsThatCannotBe) {
 }
 
 TEST(GgufBlocks, Float16RoundsToNearestEven) {
-  // Of IEEE 754: value, bits.
+  // Values and their bits in IEEE 754.
   const std::vector<std::pair<float, uint16_t>> known = {
       {0.F, 0},
       {-0.F, 0x8000},

@@ -30,8 +30,8 @@ json run_merge(int left, int right) {
   return json::array({run_of_spaces(left), run_of_spaces(right)});
 }
 
-// Llama 2's kind: "ab", and runs of up to four spaces whose merges are in no
-// order but that two spaces are the last.
+// Llama 2's kind: "ab", and runs of up to four spaces, whose merges are
+// unordered except that two spaces come last.
 json tokenizer_with(const json& merges) {
   json vocabulary = {{"<unk>", 0}};
   for (int byte = 0; byte < 256; ++byte)

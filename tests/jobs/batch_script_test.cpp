@@ -86,7 +86,7 @@ TEST(SlurmBatchScript, ATemplateKeepsItsTextAroundTheParts) {
       ThrowsMessage<ConfigError>(HasSubstr("the template has no {COMMAND}")));
 }
 
-// Slurm replaces %x in the name of an output file.
+// Slurm replaces patterns such as %x in the name of an output file.
 TEST(SlurmBatchScript, APercentSignStaysOne) {
   SlurmJob percent = job();
   percent.folder = "/50%a of jobs";

@@ -22,7 +22,7 @@ class JobStatusTest : public ::testing::Test {
     write_text_file(folder_ / "a" / name, text);
   }
 
-  // Of a job with this status file and output.
+  // The status of a job with this status file and output.
   JobStatus of(const std::string& status, const std::string& output = "")
       const {
     write("job.sbatch", "");
@@ -100,7 +100,7 @@ TEST_F(JobStatusTest, TheOutputOfTheLatestStartSaysHowItEnded) {
          "FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***")
           .state,
       JobState::kPending);
-  // Started again after that.
+  // The job was started again afterwards.
   EXPECT_EQ(
       of("running 17",
          "*** JOB 17 ON n CANCELLED AT T DUE TO TIME LIMIT ***\n"

@@ -12,7 +12,7 @@ TEST(EditDistance, CountsEditsAndSwapsAndIgnoresCaseAndDashes) {
   EXPECT_EQ(edit_distance("DP-size", "dp_size"), 0);
   EXPECT_EQ(edit_distance("", "abc"), 3);
   EXPECT_EQ(edit_distance("", ""), 0);
-  // However long: names are compared by their first 64 letters.
+  // Names are compared by their first 64 letters.
   EXPECT_EQ(edit_distance(std::string(1 << 20, 'a'), "a"), 63);
 }
 

@@ -151,7 +151,7 @@ TEST(ParseJson, EveryValueIsFoundAtItsPlace) {
   EXPECT_THAT(at("/b~1c/d~0"), ::testing::StartsWith("null"));
   EXPECT_THAT(at("/b~1c/e/0"), ::testing::StartsWith("{}"));
   EXPECT_THAT(at("/f"), ::testing::StartsWith("7 }"));
-  // What does not exist is at its parent's place.
+  // A missing value has its parent's place.
   EXPECT_THAT(at("/b~1c/x/y"), ::testing::StartsWith("{\"d~\""));
 }
 

@@ -1,4 +1,4 @@
-// What is expected is what Python's json.loads() gives.
+// The expected values are those of Python's json.loads().
 #include "brigade/json/python_json.h"
 
 #include <gmock/gmock.h>

@@ -20,7 +20,7 @@ class FixedTime(datetime.datetime):
 
 utils.datetime = FixedTime
 
-# In the ways of families of models, each with what is special in it.
+# The template styles of several model families, each with its specialty.
 FAMILIES = {
     "chatml": """\
 {% for message in messages %}

@@ -1,15 +1,15 @@
-// Preloaded into the program by tests (LD_PRELOAD): a slow disk, one that takes
-// nothing for a while, and ranks that fail or wait in the middle of a step.
-// Driven by the environment, which program_faults.h writes:
+// Preloaded into the program by tests (LD_PRELOAD): a slow disk, one that
+// blocks for a while, and ranks that fail or wait in the middle of a step.
+// Controlled by the environment, which program_faults.h writes:
 //
 //   BRIGADE_TEST_SLOW_DISK=PATH_PART:BYTES_PER_SECOND
 //   BRIGADE_TEST_HELD_DISK=PATH_PART:FILE, held while FILE exists
 //   BRIGADE_TEST_FAILURE=RANK:COUNT:HOW
-//   BRIGADE_TEST_HELD_STEPS=FILE, in which a COUNT stands
+//   BRIGADE_TEST_HELD_STEPS=FILE, which holds a COUNT
 //
-// Every step of every rank reads /proc/self/statm on the thread that trains;
-// at the COUNT-th time the rank fails: HOW is throw, exit, abort, fault, spin
-// or block. After the COUNT-th time each rank waits while FILE exists.
+// Every step of every rank reads /proc/self/statm on the training thread. At
+// the COUNT-th time the rank fails: HOW is throw, exit, abort, fault, spin or
+// block. After the COUNT-th time each rank waits while FILE exists.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -27,7 +27,7 @@
 
 namespace {
 
-// What is done to writes below some paths.
+// A delay of writes below some paths.
 struct DiskFault {
   std::string path_part;  // empty: nothing
   std::string how;        // bytes per second, or the file that holds them
@@ -95,7 +95,7 @@ void fail_if_due() {
     ::pause();
 }
 
-// What stands in the file; without one, more than any rank counts.
+// The number in the file; without a file, more than any rank counts.
 int count_in(const char* path) {
   const int file = ::open(path, O_RDONLY | O_CLOEXEC);
   if (file < 0)
