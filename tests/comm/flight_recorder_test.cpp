@@ -133,7 +133,7 @@ TEST(FlightRecorderTest, OnlyTheLatestOperationsAreKept) {
   const int64_t first = begin(0);
   for (int64_t number = 1; number <= FlightRecorder::kCapacity; ++number)
     begin(number);
-  recorder.failed(first);  // of which nothing is known any more
+  recorder.failed(first);  // it is forgotten already
   const auto recording = recorder.recording("test");
   ASSERT_THAT(recording.operations, SizeIs(FlightRecorder::kCapacity));
   EXPECT_EQ(recording.operations.front().sequence_number, 1);

@@ -258,7 +258,7 @@ TEST(RoundedSum, SendsAQuarterInInt8AnEighthInInt4AndASixteenthInInt2) {
       RoundedSum sum(format, {{0, kNumel}}, *world);
       world->clear_records();
       sum_rounded(sum, torch::ones({kNumel}), torch::zeros({kNumel}));
-      int64_t bytes = 0;  // of an all-to-all and an all-gather: (R-1)/R each
+      int64_t bytes = 0;  // (R-1)/R each for an all-to-all and an all-gather
       for (const auto& record : world->records())
         bytes += record.bytes;
       EXPECT_EQ(bytes, std::lround(2 * fraction * 4 * kNumel));

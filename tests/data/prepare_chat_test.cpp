@@ -117,7 +117,7 @@ TEST_F(PrepareChatTest, ReadsTheFormsThatPeopleHave) {
       sample(R"({"prompt": "One two", "completion": " three"})"),
       "One two[[ three<|endoftext|>]]");
   EXPECT_THAT(sample(R"({"text": "One two"})"), HasSubstr("[["));
-  // Plain text takes no template, which alone reads "tools".
+  // Plain text ignores "tools", which only templates read.
   EXPECT_THAT(
       sample(R"({"text": "One two", "tools": "a hammer"})"), HasSubstr("[["));
   // An end token in the text is not added again.

@@ -1,5 +1,5 @@
-// After an exception in backward(), or calls of finish(), the next step is
-// refused by name or right. The oracle is a closed form.
+// After a backward() that threw, and around calls of finish(), the next step is
+// right or refused by name. The oracle is a closed form.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/autograd.h>

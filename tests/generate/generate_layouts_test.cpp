@@ -31,7 +31,7 @@ namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
 constexpr int64_t kTokens = 24;
-constexpr int64_t kEos = 257;  // of plain bytes
+constexpr int64_t kEos = 257;  // plain bytes' end token
 
 // 4 layers, 4 heads, 2 kv heads, an odd vocabulary, and weights large enough
 // for the text to vary. The parameter selects the head or layers.
