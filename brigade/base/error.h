@@ -33,9 +33,9 @@ class Error : public std::runtime_error {
   ExitCode code_;
 };
 
-// The user's config or command line, found before any process group exists
-// where it can be; or a call of the library that does not fit its state.
-// Carries every problem found, not only the first.
+// The user's config, command line or environment, or a machine or build that
+// lacks what these ask for. Found before any process group exists where it can
+// be. Carries every problem found, not only the first.
 class ConfigError : public Error {
  public:
   explicit ConfigError(const std::string& problem)
@@ -46,6 +46,14 @@ class ConfigError : public Error {
 
  private:
   std::vector<std::string> problems_;
+};
+
+// A call of the library that does not fit its state or its arguments: the
+// program is wrong, not what its user chose. Values of options that are keys of
+// the config too, as AdamWOptions are, stay ConfigErrors.
+class UsageError : public ConfigError {
+ public:
+  using ConfigError::ConfigError;
 };
 
 // A file that is wrong: its name, the offset, what was expected.

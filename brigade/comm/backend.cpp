@@ -41,7 +41,7 @@ CommunicatorPtr make_communicator(
   if (size == 1)
     return make_self_communicator(std::move(options));
   if (store == nullptr) {
-    throw ConfigError(fmt::format(
+    throw UsageError(fmt::format(
         "[comm] group '{}' of {} ranks was given no store to meet at; make one "
         "by make_tcp_store() or make_file_store()",
         options.name,

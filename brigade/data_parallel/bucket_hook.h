@@ -71,7 +71,7 @@ BucketHook fp16_hook(double divisor = 1);
 // float32 per gradient. New buckets begin without errors. The second half of
 // each reduction starts when the step's end is waited for. Gradients of float64
 // weights, and all those of a group of one rank, are not rounded. Throws
-// ConfigError for sharded gradients.
+// UsageError for sharded gradients.
 BucketHook int8_hook();
 
 // See powersgd_hook().

@@ -57,6 +57,9 @@ void Bucket::launch_as_is(const BucketHook& hook, Communicator& communicator) {
   } catch (const CommError& error) {
     throw CommError(
         fmt::format("[data_parallel] {}: {}", describe(), error.what()));
+  } catch (const UsageError& error) {
+    throw UsageError(
+        fmt::format("[data_parallel] {}: {}", describe(), error.what()));
   } catch (const ConfigError& error) {
     throw ConfigError(
         fmt::format("[data_parallel] {}: {}", describe(), error.what()));

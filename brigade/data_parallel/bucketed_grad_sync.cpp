@@ -17,7 +17,7 @@ void check_sharding(const GradSyncOptions& options) {
   if (options.sharding == Sharding::kNone)
     return;
   const auto refuse = [&](const char* what, const char* remedy) {
-    throw ConfigError(fmt::format(
+    throw UsageError(fmt::format(
         "[data_parallel] sharding = {} with {}: {}",
         to_string(options.sharding),
         what,
@@ -59,7 +59,7 @@ void check_sparse_gradients(
     return;
   for (const Param& param : params) {
     if (param.has_sparse_gradient && param.tensor.requires_grad()) {
-      throw ConfigError(fmt::format(
+      throw UsageError(fmt::format(
           "[data_parallel] parameter '{}' has sparse gradients "
           "(EmbeddingOptions::sparse), which have no place in the flat memory "
           "of handover = kMainGrad; set kParamDtype, or turn sparse off: only "
@@ -146,7 +146,7 @@ void BucketedGradSync::after_accumulate(int param) {
       params()[static_cast<size_t>(param)].tensor.grad();
   if (grad.defined() && grad.is_sparse() &&
       !params()[static_cast<size_t>(param)].has_sparse_gradient) {
-    throw ConfigError(fmt::format(
+    throw UsageError(fmt::format(
         "[data_parallel] the gradient of '{}' is sparse, which was not known "
         "when it was wrapped: only that of torch::nn::Embedding and "
         "EmbeddingBag is; use a dense one",
@@ -219,7 +219,7 @@ void BucketedGradSync::throw_if_stepped_early() {
       phase_ != Phase::kReducing || end_of_backward_.is_awaited() ||
       !handed_.were_used())
     return;
-  throw ConfigError(fmt::format(
+  throw UsageError(fmt::format(
       "[data_parallel] weights were stepped while the last step still waited "
       "for gradients of {}: its backward reached them less often than the one "
       "of the first step, but reach = kAsInFirstStep expects the same in all",
@@ -252,7 +252,7 @@ void BucketedGradSync::take_by_hand(int param) {
 
 void BucketedGradSync::set_bucket_step(BucketStepPtr step) {
   if (step != nullptr && options_.sharding != Sharding::kNone) {
-    throw ConfigError(fmt::format(
+    throw UsageError(fmt::format(
         "[data_parallel] an optimizer that steps in backward with sharding = "
         "{}: call step() after backward(), or set Sharding::kNone",
         to_string(options_.sharding)));
@@ -423,7 +423,7 @@ void BucketedGradSync::drop_cleared_gradients() {
       if (phase_ == Phase::kAccumulating ||
           (phase_ == Phase::kFinished && handed_.are_uncleared() &&
            !handed_.were_used())) {
-        throw ConfigError(fmt::format(
+        throw UsageError(fmt::format(
             "[data_parallel] .grad was written between {}, but with sharding = "
             "{} the sum so far is each rank's own range: to drop it call "
             "reset(), or zero_grad(/*set_to_none=*/true) of the whole module",
@@ -452,7 +452,7 @@ void BucketedGradSync::reset() {
 
 void BucketedGradSync::allow_uneven_inputs(const UnevenInputsOptions& options) {
   if (options_.sharding != Sharding::kNone) {
-    throw ConfigError(fmt::format(
+    throw UsageError(fmt::format(
         "[data_parallel] uneven inputs with sharding = {}: a rank that has no "
         "data left would still have to step its part of the weights; give "
         "every rank the same number of steps, or set Sharding::kNone",
@@ -464,7 +464,7 @@ void BucketedGradSync::allow_uneven_inputs(const UnevenInputsOptions& options) {
 
 int BucketedGradSync::join() {
   if (!uneven_inputs_.is_allowed()) {
-    throw ConfigError(
+    throw UsageError(
         "[data_parallel] join() needs uneven inputs: call "
         "allow_uneven_inputs() on every rank before the first step");
   }
@@ -518,13 +518,13 @@ void BucketedGradSync::throw_ready_twice(int param) const {
     throw_if_missing();
   const std::string accumulated = progress_.names_of(ReadyState::kAccumulated);
   if (is_incomplete && !accumulated.empty()) {
-    throw ConfigError(fmt::format(
+    throw UsageError(fmt::format(
         "[data_parallel] the last step still waits for gradients of {}, which "
         "got theirs under no_sync() alone: call finish() after the step's last "
         "backward()",
         accumulated));
   }
-  throw ConfigError(fmt::format(
+  throw UsageError(fmt::format(
       "[data_parallel] parameter '{}' was marked ready twice in one step. "
       "Either backward() ran twice before finish() (put all but the last "
       "micro-batch under no_sync(), and call reset() after an exception in "
@@ -538,7 +538,7 @@ void BucketedGradSync::throw_ready_twice(int param) const {
 BucketedGradSync& as_bucketed(GradSync& sync, const char* function) {
   if (auto* bucketed = dynamic_cast<BucketedGradSync*>(&sync))
     return *bucketed;
-  throw ConfigError(fmt::format(
+  throw UsageError(fmt::format(
       "[data_parallel] {} needs buckets, but gradients are reduced parameter "
       "by parameter: use GradSyncAlgorithm::kBucketed",
       function));

@@ -57,7 +57,7 @@ class BucketedGradSync : public GradSync {
 
   // From the next step on, `step` steps parameters as soon as their gradients
   // are reduced; null: nothing does, .grad stays for an optimizer. Called
-  // between backwards. Throws ConfigError with sharding.
+  // between backwards. Throws UsageError with sharding.
   void set_bucket_step(BucketStepPtr step);
   // Calls about reductions that are over while backward still runs.
   struct Follower {
@@ -74,7 +74,7 @@ class BucketedGradSync : public GradSync {
   void follow(Follower follower) { follower_ = std::move(follower); }
   // Allows ranks to have different numbers of steps: called on every rank
   // before the first one. From then on every step begins by counting the ranks
-  // that have data. Throws ConfigError with sharding, and if parameters have
+  // that have data. Throws UsageError with sharding, and if parameters have
   // several groups.
   void allow_uneven_inputs(const UnevenInputsOptions& options);
   // Collective: this rank has no more data. Takes part in the others' steps
@@ -141,7 +141,7 @@ class BucketedGradSync : public GradSync {
 };
 
 // Returns `sync`, which must be bucketed for what `function` does; otherwise
-// throws ConfigError.
+// throws UsageError.
 BucketedGradSync& as_bucketed(GradSync& sync, const char* function);
 
 }  // namespace brigade

@@ -35,7 +35,7 @@ std::vector<std::pair<torch::Tensor, const ParamGroup*>> gradients_of(
           &param.group);
   }
   if (gradients.empty()) {
-    throw ConfigError(fmt::format(
+    throw UsageError(fmt::format(
         "[data_parallel] {}() without a gradient: call it after the step's "
         "last backward(), and not with an optimizer that steps in backward",
         function));

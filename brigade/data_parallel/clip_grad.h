@@ -11,7 +11,7 @@ namespace brigade {
 // all parameters; if it is larger than `max_norm`, gradients are scaled down to
 // it. Called after finish() and before the optimizer. With sharding, and if
 // parameters have groups of their own, it is collective over all ranks, an
-// all-reduce of 8 bytes: each rank has a part of the sum. Throws ConfigError if
+// all-reduce of 8 bytes: each rank has a part of the sum. Throws UsageError if
 // no gradient is left, as after an optimizer that stepped in backward. The norm
 // is not finite when a gradient is not; then all gradients become NaN, as with
 // PyTorch.

@@ -8,14 +8,14 @@ namespace brigade {
 
 void check_can_compress(const BucketView& bucket, const char* hook) {
   if (!bucket.main_grad.is_cpu())
-    throw ConfigError(fmt::format(
+    throw UsageError(fmt::format(
         "[data_parallel] {} compresses gradients on the CPU, but these are on "
         "{}; take bf16_hook()",
         hook,
         bucket.main_grad.device().str()));
   if (bucket.owned.numel() == bucket.main_grad.numel())
     return;
-  throw ConfigError(fmt::format(
+  throw UsageError(fmt::format(
       "[data_parallel] {} reduces whole buckets, but with sharded gradients a "
       "rank needs its own range alone; set Sharding::kNone, or "
       "reduce_scatter_hook(torch::kBFloat16) as the hook",

@@ -15,7 +15,7 @@
 
 namespace brigade {
 
-// Throws ConfigError naming the hook if only a part of the bucket's sum is
+// Throws UsageError naming the hook if only a part of the bucket's sum is
 // asked for, since errors are of whole buckets, or if the bucket is not in the
 // host's memory, in which gradients are compressed.
 void check_can_compress(const BucketView& bucket, const char* hook);

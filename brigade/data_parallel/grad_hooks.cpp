@@ -280,7 +280,7 @@ void EndOfBackward::call_once(std::function<void()> callback) {
 void EndOfBackward::throw_if_broken_off() const {
   if (!is_awaited_ || !waiting_.expired())
     return;
-  throw ConfigError(
+  throw UsageError(
       "[data_parallel] the last backward() ended by an exception, with a part "
       "of the step's gradients: call reset() of DataParallel after it, on "
       "every rank, which drops them");

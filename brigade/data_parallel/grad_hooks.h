@@ -98,7 +98,7 @@ class EndOfBackward {
   void call_once(std::function<void()> callback);
   // Whether the end is still to come.
   bool is_awaited() const { return is_awaited_; }
-  // Throws ConfigError if it never came because an exception ended that
+  // Throws UsageError if it never came because an exception ended that
   // backward.
   void throw_if_broken_off() const;
   // Stops waiting for it: the step was given up.

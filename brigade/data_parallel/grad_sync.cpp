@@ -75,7 +75,7 @@ GradSync::~GradSync() {
 
 void GradSync::mark_ready(int param) {
   if (param < 0 || param >= static_cast<int>(params().size())) {
-    throw ConfigError(fmt::format(
+    throw UsageError(fmt::format(
         "[data_parallel] mark_ready({}): there are {} parameters",
         param,
         params().size()));
@@ -141,13 +141,13 @@ void GradSync::finish() {
     leave_step();
   }
   if (accumulate_only() && phase_ != Phase::kIdle) {
-    throw ConfigError(
+    throw UsageError(
         "[data_parallel] finish() under no_sync() alone, which holds the "
         "reduction: run the step's last micro-batch outside no_sync(), and "
         "call finish() after it");
   }
   if (phase_ != Phase::kReducing && !zeros_count()) {
-    throw ConfigError(
+    throw UsageError(
         phase_ == Phase::kIdle
             ? "[data_parallel] finish() before any backward(): there is no "
               "gradient to wait for; call it once a step, after the last "
@@ -170,7 +170,7 @@ void GradSync::set_finished() {
 
 BucketPlanOptions GradSync::plan_options() const {
   if (options_.block_numel < 1)
-    throw ConfigError(fmt::format(
+    throw UsageError(fmt::format(
         "[grad_sync] block_numel = {}: blocks have at least one element; leave "
         "it 1, or set it to kBlockNumel for moments in int8",
         options_.block_numel));
@@ -259,7 +259,7 @@ void GradSync::check_are_reduced(const char* function) const {
 }
 
 void GradSync::throw_not_reduced(const std::string& what) {
-  throw ConfigError(fmt::format(
+  throw UsageError(fmt::format(
       "[data_parallel] {} before the step's gradients are reduced: call it "
       "after the last backward() outside no_sync(), and with "
       "FinishMode::kExplicit after finish()",
@@ -303,7 +303,7 @@ void GradSync::regroup(const CommunicatorPtr& from, const CommunicatorPtr& to) {
   else if (phase_ == Phase::kAccumulating || phase_ == Phase::kReducing)
     problem = "within a step: call it after finish() or reset()";
   if (problem != nullptr)
-    throw ConfigError(fmt::format("[data_parallel] regroup() {}", problem));
+    throw UsageError(fmt::format("[data_parallel] regroup() {}", problem));
   params_.regroup(from, to);
   memory_->follow_groups();
   if (all_ranks_ == from) {
@@ -337,7 +337,7 @@ std::unique_ptr<GradSync> make_grad_sync(
   };
   if (options.sharding != Sharding::kNone ||
       std::any_of(params.begin(), params.end(), is_sparse))
-    throw ConfigError(
+    throw UsageError(
         "[data_parallel] sharding and sparse gradients need buckets: use "
         "GradSyncAlgorithm::kBucketed, or turn EmbeddingOptions::sparse off");
   return make_per_param_grad_sync(params, std::move(all_ranks), options);

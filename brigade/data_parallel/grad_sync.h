@@ -66,13 +66,13 @@ class GradSync {
 
   // Tells that a parameter's gradient of this step is in main_grad. Called by
   // hand for a gradient that was computed outside autograd, or if no backward
-  // follows. Throws ConfigError for an index outside params() and, with
+  // follows. Throws UsageError for an index outside params() and, with
   // buckets, for a second call in a step.
   void mark_ready(int param);
   // Waits for the step's collectives and hands the gradients over. Does nothing
   // for a finished step; with MissingGradient::kZero only the first call after
   // a backward that finished it does nothing, while its gradients are
-  // untouched: any other is a step of its own. Throws ConfigError if no
+  // untouched: any other is a step of its own. Throws UsageError if no
   // backward was synchronised, a gradient is missing, or set_accumulate_only is
   // on; CommError if a peer was lost.
   void finish();
@@ -83,7 +83,7 @@ class GradSync {
   virtual void reset() = 0;
   // Called before a forward if gradients are divided (divides_gradients()): if
   // every .grad() was cleared to none, drops what has accumulated. Throws
-  // ConfigError if .grad() was written otherwise between micro-batches, which
+  // UsageError if .grad() was written otherwise between micro-batches, which
   // has no such meaning.
   virtual void drop_cleared_gradients() {}
   // The last finished step's communication.
@@ -135,7 +135,7 @@ class GradSync {
   // group consists of some of them.
   const CommunicatorPtr& all_ranks() const { return all_ranks_; }
   // From the next step on, gradients that were reduced over `from` are reduced
-  // over `to`. Called between steps on all ranks of both. Throws ConfigError
+  // over `to`. Called between steps on all ranks of both. Throws UsageError
   // with sharding, with a mean, within a step, or if uneven inputs are allowed.
   void regroup(const CommunicatorPtr& from, const CommunicatorPtr& to);
   // Whether this rank counts the gradients of a group that it owns in a sum of
@@ -168,7 +168,7 @@ class GradSync {
   torch::Tensor owned_main_grad(int param) const;
 
   // ---- weights of other ranks: see GatheredWeights. A backward over weights
-  // that were stepped and not gathered throws ConfigError.
+  // that were stepped and not gathered throws UsageError.
   void gather_weights() { gathered_->after_step(); }
   // The same if `finish` still has to step the weights of these parameters, of
   // which this rank owns some, all or none; the same ones on all ranks.
@@ -200,12 +200,12 @@ class GradSync {
   // See owned_parameters().
   OwnedLeaves& owned_leaves() { return leaves_; }
   // GradHandover::kMainGrad: an optimizer is about to read the gradients.
-  // Throws ConfigError if .grad() was changed since they were reduced in a way
+  // Throws UsageError if .grad() was changed since they were reduced in a way
   // that has no effect or no clear meaning: divided gradients lie elsewhere,
   // and a limit cannot be meant for sums that are still to be scaled. Called by
   // every Optimizer (FlatMemory::before_step) and by step_owned().
   void check_before_step();
-  // Throws ConfigError if `function` would read gradients of a step that is
+  // Throws UsageError if `function` would read gradients of a step that is
   // under way: with kMainGrad those of other ranks are not in them yet.
   void check_are_reduced(const char* function) const;
   // An optimizer has stepped `numel` elements that this rank owns, and has
@@ -227,7 +227,7 @@ class GradSync {
   // Implements mark_ready() for a parameter that exists, within a step.
   virtual void take_by_hand(int param) = 0;
   // Implements finish(): waits for the step's collectives and hands the
-  // gradients over. Throws ConfigError if a gradient is missing.
+  // gradients over. Throws UsageError if a gradient is missing.
   virtual void reduce_step() = 0;
   // A new step has begun with the gradients that the last one handed over and
   // nobody has used: each rank keeps such a part of the sum over ranks that
@@ -235,7 +235,7 @@ class GradSync {
   virtual void keep_gradients() = 0;
 
   // A backward has reached a parameter: a step begins, or goes on. Throws
-  // ConfigError if the last backward broke off, or if .grad() of OwnedLeaves
+  // UsageError if the last backward broke off, or if .grad() of OwnedLeaves
   // was changed.
   void enter_step();
   // The step's collectives are over.
@@ -301,7 +301,7 @@ std::unique_ptr<GradSync> make_per_param_grad_sync(
     const GradSyncOptions& options);
 
 // Makes the GradSync that `kind` names. Collective; throws what its constructor
-// throws, and ConfigError for kPerParam with sharding or sparse gradients.
+// throws, and UsageError for kPerParam with sharding or sparse gradients.
 std::unique_ptr<GradSync> make_grad_sync(
     GradSyncAlgorithm kind,
     const std::vector<Param>& params,

@@ -18,7 +18,7 @@ enum class Reduction { kMean, kSum };
 // rank.
 enum class MissingGradient {
   // The step is not complete without it: a further backward() may bring it, and
-  // finish() or the next step's backward() throws ConfigError naming it.
+  // finish() or the next step's backward() throws UsageError naming it.
   kError,
   // It counts as zero, and ranks may disagree on which are missing: DDP's
   // find_unused_parameters. A parameter that is missing on every rank keeps an

@@ -108,7 +108,7 @@ void HandedGradients::throw_if_stepped_elsewhere() const {
                             options_->reduction == Reduction::kSum);
   if (is_grad_read || writes_.seen() == WriteWatch::Seen::kStep)
     return;
-  throw ConfigError(fmt::format(
+  throw UsageError(fmt::format(
       "[data_parallel] weights were written between the step's last backward() "
       "and this one by something that does not know where gradients are: with "
       "handover = kMainGrad and sharding = {}, .grad() is a sum over ranks "
@@ -122,7 +122,7 @@ void HandedGradients::throw_if_stepped_elsewhere() const {
 void HandedGradients::throw_if_kept() const {
   if (!are_uncleared())
     return;
-  throw ConfigError(
+  throw UsageError(
       "[data_parallel] an optimizer used the gradients and did not clear them, "
       "so that this backward() would add to the last step's: call "
       "AdamW::step() with AfterRead::kZero, step torch::optim over "
@@ -146,7 +146,7 @@ void HandedGradients::begin_optimizer_step() {
     break;
   }
   if (is_watched && is_changed) {
-    throw ConfigError(fmt::format(
+    throw UsageError(fmt::format(
         "[data_parallel] .grad() of {} was changed between the step's last "
         "backward() and the optimizer, which with handover = kMainGrad and "
         "sharding = {} does not do what it does in PyTorch: the gradients are "

@@ -45,7 +45,7 @@ class HandedGradients {
   // With kMainGrad: whether they are still those of begin().
   bool are_uncleared() const;
   // Called once they were used; the next gradients begin from zero. Throws
-  // ConfigError if the optimizer does not know where they are, or has kept
+  // UsageError if the optimizer does not know where they are, or has kept
   // them, so that the next ones would be added. Returns whether some were not
   // stepped and are still to be cleared: those of another optimizer, whose turn
   // it was not.

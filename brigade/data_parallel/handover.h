@@ -58,7 +58,7 @@ class Handover {
   // and all reduced again: each of `ranks` ranks keeps such a part of it that
   // their sum is the same gradient, so that what a user made of .grad counts.
   // Returns whether there is a gradient: .grad may have been cleared. Throws
-  // ConfigError if a fused op has added to it already.
+  // UsageError if a fused op has added to it already.
   virtual bool keep_share(int param, int ranks) = 0;
   // A fused op has added to main_grad, before any hook.
   virtual void note_fused() {}

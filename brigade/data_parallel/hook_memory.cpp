@@ -42,7 +42,7 @@ void HookMemory::refuse_another_model(const KeptOfBucket& bucket) const {
       continue;
     for (const State& kept : other->kept) {
       if (names.contains(kept.name)) {
-        throw ConfigError(fmt::format(
+        throw UsageError(fmt::format(
             "[data_parallel] one hook with a HookMemory reduces '{}' of two "
             "models: give each model, and each rank that is a thread, a hook "
             "and a memory of its own",

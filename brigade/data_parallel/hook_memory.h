@@ -40,7 +40,7 @@ class HookMemory {
   void restore(State kept);
 
   // Called by hooks: adds a new state, which takes what was restored. Throws
-  // DataError if that has another length, ConfigError if a bucket of another
+  // DataError if that has another length, UsageError if a bucket of another
   // model has these parameters.
   void add(const std::shared_ptr<KeptOfBucket>& bucket);
 

@@ -26,7 +26,7 @@ class MainGradHandover : public Handover {
     if (share == 1.0)
       return true;
     if (has_fused_) {
-      throw ConfigError(
+      throw UsageError(
           "[data_parallel] backward() was called twice before the optimizer "
           "used the gradients, and fused ops (WeightGrad::kAccumulate) have "
           "added to those that are reduced: put all but the step's last "

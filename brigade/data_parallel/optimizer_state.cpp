@@ -30,7 +30,7 @@ OptimizerState gather(const GradSync& sync, const ParamStates& states, int to) {
   return result;
 }
 
-// Throws ConfigError if the optimizer has states of other tensors, which differ
+// Throws UsageError if the optimizer has states of other tensors, which differ
 // between ranks.
 void check_is_synchronised(
     const GradSync& sync,
@@ -39,7 +39,7 @@ void check_is_synchronised(
     for (const torch::Tensor& param : group.params()) {
       if (find_param_state(optimizer, param) != nullptr &&
           !parts_of(sync, param)) {
-        throw ConfigError(fmt::format(
+        throw UsageError(fmt::format(
             "[data_parallel] the optimizer has a state of a tensor of shape {} "
             "that is not synchronised (WrapOptions::ignore): it is each rank's "
             "own; give it an optimizer of its own",

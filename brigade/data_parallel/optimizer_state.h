@@ -53,7 +53,7 @@ torch::serialize::InputArchive& operator>>(
 // Collective, between steps. Returns the whole state on rank `to` (only of
 // parameters that it has itself, if groups differ) and an empty one on the
 // others. With sharding it costs an all-gather per field and bucket. Throws
-// ConfigError for another optimizer, and for one with state of a tensor that is
+// UsageError for another optimizer, and for one with state of a tensor that is
 // not synchronised (WrapOptions::ignore).
 OptimizerState gather_optimizer_state(
     const GradSync& sync,

@@ -78,7 +78,7 @@ void OwnedLeaves::throw_if_any_changed() const {
   if (are_all_there &&
       (!is_own_sum || version_of_gradients() == gradients_version_))
     return;
-  throw ConfigError(fmt::format(
+  throw UsageError(fmt::format(
       "[data_parallel] an optimizer over owned_parameters() cleared or wrote "
       "its gradients between a step's backwards, which with sharding = {} "
       "does not drop what has accumulated so far: call reset() of "
@@ -89,7 +89,7 @@ void OwnedLeaves::throw_if_any_changed() const {
 void OwnedLeaves::throw_if_moved() const {
   if (leaves_.empty() || !have_moved())
     return;
-  throw ConfigError(
+  throw UsageError(
       "[data_parallel] owned_parameters() were moved to other memory after "
       "this optimizer was made (BucketOrder::kObserved plans again after "
       "the first step): make it again, after the first backward at the "

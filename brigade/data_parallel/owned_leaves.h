@@ -33,7 +33,7 @@ class OwnedLeaves {
   // Called when a step begins or its gradients are handed over: leaves that
   // were cleared to none have gradients again.
   void show_gradients();
-  // Throws ConfigError if an optimizer has cleared gradients since. Before the
+  // Throws UsageError if an optimizer has cleared gradients since. Before the
   // step's end that does not drop what has accumulated: an undefined .grad() is
   // not read, and with Sharding::kOptimizer the gradients are only a part of
   // this rank's own sum.
@@ -41,7 +41,7 @@ class OwnedLeaves {
     if (!leaves_.empty())
       throw_if_any_changed();
   }
-  // Throws ConfigError if flat memory has moved since the last call of
+  // Throws UsageError if flat memory has moved since the last call of
   // leaf_of(): an optimizer over those leaves would step memory that nobody
   // reads.
   void throw_if_moved() const;

@@ -14,13 +14,13 @@ namespace {
 
 void check_torch_can_step(const GradSync& sync) {
   if (sync.options().handover != GradHandover::kMainGrad) {
-    throw ConfigError(
+    throw UsageError(
         "[data_parallel] owned_parameters() are of flat memory: wrap with "
         "handover = GradHandover::kMainGrad");
   }
   for (const FlatSegment& segment : sync.segments()) {
     if (is_16_bit(segment.weight.scalar_type())) {
-      throw ConfigError(fmt::format(
+      throw UsageError(fmt::format(
           "[data_parallel] owned_parameters() of {} weights: torch::optim "
           "wants "
           "gradients of the weights' dtype, and ours are float32; use "
@@ -32,7 +32,7 @@ void check_torch_can_step(const GradSync& sync) {
 
 void check_adamw_can_step(const GradSync& sync) {
   if (sync.options().handover != GradHandover::kMainGrad) {
-    throw ConfigError(
+    throw UsageError(
         "[data_parallel] Brigade's optimizers read the flat main_grads: wrap "
         "with "
         "handover = GradHandover::kMainGrad, or use torch::optim");
@@ -45,7 +45,7 @@ void check_is_not_of_another(
   const auto owner = owner_of(weight);
   if (owner == nullptr || owner == sync.flat_memory())
     return;
-  throw ConfigError(fmt::format(
+  throw UsageError(fmt::format(
       "[data_parallel] step() of an optimizer over owned_parameters() of "
       "another DataParallel{}: make one over owned_parameters() of this one, "
       "and step the weights by DataParallel::step() of the model that they "
@@ -74,7 +74,7 @@ void add_gradients_read_by(
         continue;
       }
       if (divides_gradients(sync.options().sharding)) {
-        throw ConfigError(fmt::format(
+        throw UsageError(fmt::format(
             "[data_parallel] step() of an optimizer over the module's own "
             "parameters: '{}' is the module's own parameter, whose gradient is "
             "elsewhere with sharding = {}; give the optimizer "
@@ -99,7 +99,7 @@ bool put_in_group(
     return false;
   int& now = group_of[static_cast<size_t>(index)];
   if (now != kNoGroup && now != group) {
-    throw ConfigError(fmt::format(
+    throw UsageError(fmt::format(
         "[data_parallel] '{}' is in parameter groups {} and {}: an optimizer "
         "steps each parameter once",
         sync.params()[static_cast<size_t>(index)].name,
@@ -120,7 +120,7 @@ std::vector<OptimizerGroup> groups_over(
     for (const torch::Tensor& param : groups[g].params) {
       if (param.requires_grad() &&
           !put_in_group(sync, param, static_cast<int>(g), group_of)) {
-        throw ConfigError(fmt::format(
+        throw UsageError(fmt::format(
             "[data_parallel] parameter group {} has a parameter of shape {} "
             "that is not synchronised (WrapOptions::ignore, or another "
             "module's): step it with an optimizer of its own",
@@ -201,11 +201,11 @@ Muon make_muon(
   if (std::none_of(groups.begin(), groups.end(), [](const auto& group) {
         return group.unit == StepUnit::kMatrices && !group.params.empty();
       }))
-    throw ConfigError(
+    throw UsageError(
         "[data_parallel] Muon without matrices: give it a group of them with "
         "unit = StepUnit::kMatrices, or use make_adamw()");
   if (sync.has_uneven_inputs())
-    throw ConfigError(
+    throw UsageError(
         "[data_parallel] Muon with uneven inputs: a rank without data would "
         "have to compute matrices for the others; give every rank the same "
         "number of steps, or use make_adamw()");

@@ -20,8 +20,8 @@ namespace brigade {
 // torch::optim optimizer that steps each element by itself (Adam, AdamW, SGD,
 // RMSprop, Adagrad; not LBFGS). Its zero_grad() may clear them between steps;
 // if it does so between micro-batches, where that would not drop all, the next
-// backward() throws ConfigError. Step them by DataParallel::step(). Throws
-// ConfigError unless the sync hands over main_grad and its weights are float32
+// backward() throws UsageError. Step them by DataParallel::step(). Throws
+// UsageError unless the sync hands over main_grad and its weights are float32
 // or float64.
 std::vector<torch::Tensor> owned_parameters(GradSync& sync);
 
@@ -30,7 +30,7 @@ std::vector<torch::Tensor> owned_parameters(GradSync& sync);
 // rank's part of its parameters, which may be empty, in their place. As in
 // torch::optim, parameters in no group are not stepped. Tensors that the sync
 // does not know (frozen, or in WrapOptions::ignore) stay in their group as they
-// are. Throws ConfigError naming a parameter that is in two groups.
+// are. Throws UsageError naming a parameter that is in two groups.
 std::vector<torch::optim::OptimizerParamGroup> owned_parameters(
     GradSync& sync,
     std::vector<torch::optim::OptimizerParamGroup> groups);
@@ -55,7 +55,7 @@ struct SteppedParams {
 // The earlier name of SteppedParams, from when AdamW was the only optimizer.
 using AdamWParams = SteppedParams;
 // The same for parameter groups. Frozen parameters and those in no group are
-// not stepped. Throws ConfigError naming a parameter that is in two groups, or
+// not stepped. Throws UsageError naming a parameter that is in two groups, or
 // one that is not the sync's.
 AdamW make_adamw(
     const GradSync& sync,
@@ -63,7 +63,7 @@ AdamW make_adamw(
     const AdamWOptions& options = {});
 
 // The other optimizers over the same memory, whatever the sharding. Collective.
-// Muon throws ConfigError if no group has matrices, or one has something else.
+// Muon throws UsageError if no group has matrices, or one has something else.
 Muon make_muon(
     const GradSync& sync,
     const std::vector<SteppedParams>& groups,

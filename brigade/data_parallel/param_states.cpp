@@ -64,7 +64,7 @@ ParamStates::ParamStates(const GradSync& sync, const Optimizer& optimizer)
     const OptimizerGroup& group = optimizer.groups()[g];
     const auto parts = parts_of(sync, group.weight);
     if (!parts) {
-      throw ConfigError(fmt::format(
+      throw UsageError(fmt::format(
           "[data_parallel] '{}' of the optimizer is not in this module's "
           "memory: make it by make_adamw(model.sync(), ...)",
           group.name));

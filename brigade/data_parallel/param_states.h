@@ -17,12 +17,12 @@ namespace brigade {
 
 class ParamStates {
  public:
-  // Both outlive it. Collective with sharding. Throws ConfigError if the
+  // Both outlive it. Collective with sharding. Throws UsageError if the
   // optimizer steps other memory than the sync's.
   ParamStates(const GradSync& sync, const Optimizer& optimizer);
   // The present states of one of torch::optim's optimizers, of the parameters'
   // dtype and under libtorch's names ("exp_avg"); those of tensors that are not
-  // the sync's are left out. Collective. Throws ConfigError for an optimizer
+  // the sync's are left out. Collective. Throws UsageError for an optimizer
   // that fields_of() does not know.
   ParamStates(const GradSync& sync, const torch::optim::Optimizer& optimizer);
 

@@ -94,7 +94,7 @@ class PerParamGradSync : public GradSync {
     begin_reducing();
     const auto missing = std::ranges::find(has_gradient_, 0);
     if (missing != has_gradient_.end() && !zeros_count())
-      throw ConfigError(
+      throw UsageError(
           "[data_parallel] a parameter got no gradient in this step: " +
           params()[size_t(missing - has_gradient_.begin())].name);
     report_.backward_end_ns = steady_now_ns();

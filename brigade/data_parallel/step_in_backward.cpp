@@ -95,14 +95,14 @@ class OwnedBucketStep : public BucketStep {
 };
 
 [[noreturn]] void refuse_to_skip(const std::string& name) {
-  throw ConfigError(fmt::format(
+  throw UsageError(fmt::format(
       "[data_parallel] an optimizer that steps in backward lacks '{}', which "
       "would never be stepped: give it all parameters (in groups where options "
       "differ), freeze that one before wrapping, or step after backward",
       name));
 }
 
-// Throws ConfigError if the optimizer lacks a parameter of the sync: only one
+// Throws UsageError if the optimizer lacks a parameter of the sync: only one
 // optimizer steps in backward, so nothing would step it.
 void check_steps_all(const GradSync& sync, torch::optim::Optimizer& optimizer) {
   std::unordered_set<const void*> stepped;
@@ -116,14 +116,14 @@ void check_steps_all(const GradSync& sync, torch::optim::Optimizer& optimizer) {
   }
 }
 
-// ConfigError where the optimizer was made for another sync, or lacks a
+// UsageError where the optimizer was made for another sync, or lacks a
 // parameter.
 void check_steps_all(const GradSync& sync, const Optimizer& optimizer) {
   std::vector<bool> is_stepped(sync.params().size());
   for (const OptimizerGroup& group : optimizer.groups()) {
     const auto parts = parts_of(sync, group.weight);
     if (!sync.segment_of(group.weight) || !parts) {
-      throw ConfigError(
+      throw UsageError(
           "[data_parallel] an optimizer of Brigade's that steps in backward is "
           "over this "
           "module's buckets: make it by make_adamw(model.sync(), ...)");
@@ -144,12 +144,12 @@ BucketStepPtr make_bucket_step(
     torch::optim::Optimizer& optimizer,
     std::function<void(const torch::Tensor& param)> before_step) {
   if (dynamic_cast<const torch::optim::LBFGS*>(&optimizer) != nullptr) {
-    throw ConfigError(
+    throw UsageError(
         "[data_parallel] LBFGS steps all parameters at once, and cannot step "
         "in backward; call its step() after backward()");
   }
   if (sync.options().handover == GradHandover::kMainGrad) {
-    throw ConfigError(
+    throw UsageError(
         "[data_parallel] torch::optim steps in backward over .grad: wrap with "
         "handover = GradHandover::kParamDtype, or step make_adamw()'s AdamW");
   }
@@ -163,21 +163,21 @@ BucketStepPtr make_bucket_step(
     Optimizer& optimizer,
     const std::vector<double>& lrs) {
   if (sync.options().handover != GradHandover::kMainGrad) {
-    throw ConfigError(
+    throw UsageError(
         "[data_parallel] an optimizer of Brigade's that steps in backward is "
         "over this module's "
         "buckets: wrap with handover = GradHandover::kMainGrad");
   }
   check_steps_all(sync, optimizer);
   if (sync.options().order == BucketOrder::kObserved) {
-    throw ConfigError(
+    throw UsageError(
         "[data_parallel] an optimizer of Brigade's that steps in backward with "
         "order = "
         "kObserved: the first step moves the memory that it steps; set order = "
         "BucketOrder::kReverse");
   }
   if (!optimizer.steps_groups_apart()) {
-    throw ConfigError(
+    throw UsageError(
         "[data_parallel] an optimizer that steps whole matrices cannot step in "
         "backward, because ranks compute them for one another; call its step() "
         "after backward()");

@@ -20,7 +20,7 @@ namespace brigade {
 // gradient, as all of torch::optim do except LBFGS. Only its parameters that
 // `sync` has are stepped. `before_step`, if any, is called with each parameter
 // that is about to be stepped. `sync` and `optimizer` outlive the result.
-// Throws ConfigError for LBFGS, with GradHandover::kMainGrad, and if a
+// Throws UsageError for LBFGS, with GradHandover::kMainGrad, and if a
 // parameter of `sync` is not among the optimizer's: nothing would step it.
 BucketStepPtr make_bucket_step(
     GradSync& sync,
@@ -30,7 +30,7 @@ BucketStepPtr make_bucket_step(
 // `optimizer` was made over `sync`, by make_adamw() or a similar function,
 // except make_muon(), whose ranks compute for one another. It steps with
 // learning rate `lr`, or with one for each of its parameter groups, and clears
-// the main_grads. Both outlive the result. Throws ConfigError if it was made
+// the main_grads. Both outlive the result. Throws UsageError if it was made
 // otherwise, if it lacks a parameter or a rate, and with
 // BucketOrder::kObserved, which moves the memory that it steps.
 BucketStepPtr make_bucket_step(GradSync& sync, Optimizer& optimizer, double lr);

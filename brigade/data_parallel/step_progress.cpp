@@ -79,7 +79,7 @@ void StepProgress::throw_if_missing() const {
       std::ranges::count(steps_, ReadyState::kNone, &ParamStep::state);
   if (missing == 0)
     return;
-  throw ConfigError(fmt::format(
+  throw UsageError(fmt::format(
       "[data_parallel] {} of {} parameters got no gradient in this step: {}. "
       "Use them in the loss, freeze them before wrapping, or set "
       "missing_gradient = kZero",

@@ -86,7 +86,7 @@ class StepProgress {
 
   // The names of the parameters in a state, for messages.
   std::string names_of(ReadyState state) const;
-  // Throws ConfigError naming the parameters that got no gradient, if there are
+  // Throws UsageError naming the parameters that got no gradient, if there are
   // any.
   void throw_if_missing() const;
 

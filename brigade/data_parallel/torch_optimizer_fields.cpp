@@ -17,7 +17,7 @@ namespace {
 namespace optim = torch::optim;
 
 [[noreturn]] void refuse_optimizer() {
-  throw ConfigError(
+  throw UsageError(
       "[data_parallel] the state of this optimizer cannot be taken apart by "
       "parameter: of torch::optim only that of SGD, Adam, AdamW, RMSprop and "
       "Adagrad can");

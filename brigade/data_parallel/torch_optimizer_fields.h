@@ -18,7 +18,7 @@ struct OptimizerFields {
   int64_t* step = nullptr;  // null: not counted
 };
 
-// Throws ConfigError for a state of another optimizer than SGD, Adam, AdamW,
+// Throws UsageError for a state of another optimizer than SGD, Adam, AdamW,
 // RMSprop and Adagrad.
 OptimizerFields fields_of(torch::optim::OptimizerParamState& state);
 

@@ -33,7 +33,7 @@ void UnevenInputs::count(int mine) {
       ranks_with_data_ > 0 && ranks_with_data_ < group_->size();
   if (options_.early_end == UnevenInputsOptions::EarlyEnd::kThrow &&
       is_early_end) {
-    throw ConfigError(fmt::format(
+    throw UsageError(fmt::format(
         "[data_parallel] {} of the {} ranks of group '{}' have no more data "
         "while the others have some, and uneven inputs were set to end then; "
         "this is rank {}",

@@ -18,7 +18,7 @@ struct UnevenInputsOptions {
   // What happens once some ranks have no data while others still have some.
   enum class EarlyEnd {
     kShadow,  // they take part with zeros until all have joined
-    kThrow,   // ConfigError on every rank
+    kThrow,   // UsageError on every rank
   };
   Divisor divisor = Divisor::kRanksWithData;
   EarlyEnd early_end = EarlyEnd::kShadow;
@@ -34,7 +34,7 @@ class UnevenInputs {
   bool is_allowed() const { return state_ != State::kEven; }
 
   // Collective: a step begins, and this rank has data. Costs an all-reduce of 8
-  // bytes; does nothing unless allowed. Throws ConfigError with
+  // bytes; does nothing unless allowed. Throws UsageError with
   // EarlyEnd::kThrow if a rank has none.
   void begin_step();
   // The same on a rank without data. Returns whether there is a step, that is,

@@ -110,11 +110,11 @@ void note_sharers(std::vector<Param>& params) {
 void check_all_can_wrap(const std::string& mine, const Agreement& agreement) {
   const auto others = agreement.find_difference(mine);
   if (!mine.empty())
-    throw ConfigError("[data_parallel] " + mine);
+    throw UsageError("[data_parallel] " + mine);
   if (!others)
     return;
   const bool is_of_rank_0 = !others->of_rank_0.empty();
-  throw ConfigError(fmt::format(
+  throw UsageError(fmt::format(
       "[data_parallel] rank {} cannot wrap its module: {}",
       is_of_rank_0 ? 0 : others->rank,
       is_of_rank_0 ? others->of_rank_0 : others->of_rank));
@@ -284,14 +284,14 @@ void WrappedParams::regroup(
 void WrappedParams::check_unchanged() const {
   for (const Param& param : trainable()) {
     if (!param.tensor.requires_grad()) {
-      throw ConfigError(fmt::format(
+      throw UsageError(fmt::format(
           "[data_parallel] requires_grad of '{}' was turned off after "
           "wrapping; freeze parameters before wrapping, or wrap again",
           param.name));
     }
     if (param.tensor.scalar_type() != param.dtype &&
         !param.is_replaced_by_copy()) {
-      throw ConfigError(fmt::format(
+      throw UsageError(fmt::format(
           "[data_parallel] '{}' was {} when it was wrapped and is {} now; "
           "convert the module before wrapping it",
           param.name,
@@ -299,7 +299,7 @@ void WrappedParams::check_unchanged() const {
           c10::toString(param.tensor.scalar_type())));
     }
     if (param.tensor.sizes() != torch::IntArrayRef(param.cut.shape)) {
-      throw ConfigError(fmt::format(
+      throw UsageError(fmt::format(
           "[data_parallel] '{}' had shape [{}] when it was wrapped and has "
           "[{}] now; load weights of the same module, or wrap again",
           param.name,
@@ -309,7 +309,7 @@ void WrappedParams::check_unchanged() const {
   }
   for (const Param& param : frozen()) {
     if (param.tensor.requires_grad()) {
-      throw ConfigError(fmt::format(
+      throw UsageError(fmt::format(
           "[data_parallel] requires_grad of '{}' was turned on after "
           "wrapping; wrap again to synchronise it",
           param.name));
@@ -338,7 +338,7 @@ void check_has_one_group(
     const Communicator& all) {
   for (const Param& param : params) {
     if (param.group.ranks.get() != &all) {
-      throw ConfigError(fmt::format(
+      throw UsageError(fmt::format(
           "[data_parallel] uneven inputs with '{}', which is reduced over "
           "group '{}': ranks with data are counted over group '{}' alone; give "
           "every rank the same number of steps",

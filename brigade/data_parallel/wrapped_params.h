@@ -20,7 +20,7 @@ class WrappedParams {
  public:
   // Collective over `all`, and over each parameter's group, whose ranks are
   // some of `all`; a parameter without a group gets `all`. Throws on every
-  // rank, before any value is sent: ConfigError when some rank has nothing to
+  // rank, before any value is sent: UsageError when some rank has nothing to
   // synchronise or a parameter that cannot be (wrapped already, on another
   // device, complex, with kMove in memory that another tensor shares),
   // CommError naming both sides when ranks of a group differ in names, order,
@@ -53,7 +53,7 @@ class WrappedParams {
   // frozen parameters included.
   void broadcast_from(int root) const;
 
-  // Throws ConfigError naming the parameter whose dtype, shape or requires_grad
+  // Throws UsageError naming the parameter whose dtype, shape or requires_grad
   // is no longer what it was when it was wrapped.
   void check_unchanged() const;
 
@@ -70,7 +70,7 @@ class WrappedParams {
 std::vector<int64_t> max_in_groups(
     const std::vector<int64_t>& values,
     std::span<const Param> params);
-// Throws ConfigError if a parameter's group is not `all`: uneven inputs cannot
+// Throws UsageError if a parameter's group is not `all`: uneven inputs cannot
 // be counted then.
 void check_has_one_group(
     std::span<const Param> params,

@@ -22,7 +22,7 @@ MatrixPiece piece_of(const Param& param, const RunPart& part, int place) {
   const std::vector<int64_t> shape =
       param.row ? param.row->shape : param.tensor.sizes().vec();
   if (shape.size() != 2) {
-    throw ConfigError(fmt::format(
+    throw UsageError(fmt::format(
         "[optimizer] '{}' has {} dimensions: Muon steps matrices; leave it to "
         "AdamW (StepUnit::kElements)",
         param.name,

@@ -53,7 +53,7 @@ class Muon final : public Optimizer {
 
   // Groups with StepUnit::kMatrices have parts, each of a matrix of `params`,
   // which is the same on all ranks of `ranks_of`. Collective over those; so is
-  // step(). Throws ConfigError naming a parameter that is no matrix.
+  // step(). Throws UsageError naming a parameter that is no matrix.
   Muon(
       std::vector<OptimizerGroup> groups,
       std::span<const Param> params,

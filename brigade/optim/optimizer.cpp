@@ -78,7 +78,7 @@ void check_is_aligned(const OptimizerGroup& group) {
           });
   if (all_fit)
     return;
-  throw ConfigError(fmt::format(
+  throw UsageError(fmt::format(
       "[optimizer] '{}' has {} elements, or a parameter in it begins, at no "
       "multiple of {}, the block that int8 moments share a scale in: wrap with "
       "GradSyncOptions::block_numel = {}",
@@ -127,7 +127,7 @@ void check_has_rate(
     const std::vector<double>& lrs) {
   if (static_cast<size_t>(group.param_group) < lrs.size())
     return;
-  throw ConfigError(fmt::format(
+  throw UsageError(fmt::format(
       "[optimizer] {} learning rates, but '{}' is of parameter group {}, "
       "counted from 0: give one for each group, or a single number for all",
       lrs.size(),
@@ -180,7 +180,7 @@ void Optimizer::follow_memory() {
     if (!group.memory)
       continue;
     if (!group.memory->is_current) {
-      throw ConfigError(fmt::format(
+      throw UsageError(fmt::format(
           "[optimizer] group '{}': its gradients and weights were moved to "
           "other memory after this optimizer was made (its DataParallel is "
           "gone, or BucketOrder::kObserved has planned again after the "
@@ -200,7 +200,7 @@ void Optimizer::follow_memory() {
 
 void Optimizer::begin_step(const std::vector<double>& lrs) {
   if (!hidden_.empty())
-    throw ConfigError(
+    throw UsageError(
         "[optim] a step while the averages have the weights' place: call "
         "hide_averages() first");
   follow_memory();
@@ -401,7 +401,7 @@ void Optimizer::keep_average(double decay) {
 void Optimizer::keep_moments_in(MomentDtype dtype, uint64_t seed) {
   const std::string problem = why_not_kept_in(dtype, options_);
   if (!problem.empty())
-    throw ConfigError("[optimizer] " + problem);
+    throw UsageError("[optimizer] " + problem);
   options_.moments = dtype;
   options_.seed = seed;
   for (const OptimizerGroup& group : groups_) {

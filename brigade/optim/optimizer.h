@@ -53,7 +53,7 @@ struct OptimizerGroup {
   std::vector<ops::RandomBits> bits = {};
 };
 
-// Throws ConfigError naming the group whose param_group has no rate in `lrs`.
+// Throws UsageError naming the group whose param_group has no rate in `lrs`.
 void check_has_rate(
     const OptimizerGroup& group,
     const std::vector<double>& lrs);
@@ -84,7 +84,7 @@ class Optimizer {
 
   // One step with gradients main_grad * grad_scale (1 / tokens, gradient
   // clipping, undoing a loss scale). kZero clears main_grad on the way, which
-  // saves the clearing pass: the next step starts from zero. Throws ConfigError
+  // saves the clearing pass: the next step starts from zero. Throws UsageError
   // if the gradients have moved to other memory (OptimizerGroup::memory), and
   // what FlatMemory::before_step throws.
   void step(
@@ -93,7 +93,7 @@ class Optimizer {
       ops::AfterRead after_read = ops::AfterRead::kZero);
 
   // The same with a learning rate for each OptimizerGroup::param_group, which
-  // may change from step to step. Throws ConfigError if there are too few.
+  // may change from step to step. Throws UsageError if there are too few.
   void step(
       const std::vector<double>& lrs,
       double grad_scale = 1.0,
@@ -167,7 +167,7 @@ class Optimizer {
   void keep_average(double decay);
   // From now on keeps moments in this dtype (OptimizerOptions::moments, seed).
   // Called before the first step, and before states are loaded. Throws
-  // ConfigError if the optimizer has no moments or they cannot be rounded, and
+  // UsageError if the optimizer has no moments or they cannot be rounded, and
   // with kInt8 naming a parameter whose place in memory is not a multiple of
   // kBlockNumel (GradSyncOptions::block_numel).
   void keep_moments_in(MomentDtype dtype, uint64_t seed = 0);

@@ -313,7 +313,7 @@ void ParamMemory::take_back() {
     if (!is_replaced(param))
       continue;
     if (sharding_ == Sharding::kParameters) {
-      throw ConfigError(fmt::format(
+      throw UsageError(fmt::format(
           "[data_parallel] '{}' was given other memory, but with sharding = "
           "parameters no rank holds it whole: load weights while a "
           "brigade::FullWeights lives",
@@ -321,7 +321,7 @@ void ParamMemory::take_back() {
     }
     if (param.tensor.sizes() != param.flat_weight.sizes() ||
         param.tensor.scalar_type() != param.flat_weight.scalar_type()) {
-      throw ConfigError(fmt::format(
+      throw UsageError(fmt::format(
           "[data_parallel] '{}' has another shape or dtype than when it was "
           "wrapped; load weights of the same module, or wrap again",
           param.name));

@@ -133,7 +133,7 @@ class ParamMemory {
   // ---- weights With kMove: copies the values of parameters that have got
   // other memory, as by torch::load(), and makes them views again; if one of
   // them trains, raises FlatMemory::weights_version. With Sharding::kParameters
-  // it throws ConfigError naming one instead: see FullWeights.
+  // it throws UsageError naming one instead: see FullWeights.
   void take_back();
   // Whether take_back() has something to do.
   bool are_replaced() const;

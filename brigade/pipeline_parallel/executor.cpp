@@ -44,7 +44,7 @@ Schedule checked(
         schedule.name,
         fmt::join(wanted, ", ")));
   if (!problems.empty())
-    throw ConfigError(problems);
+    throw UsageError(problems);
   return schedule;
 }
 

@@ -51,7 +51,7 @@ struct ExecutorOptions {
 
 class PipelineExecutor {
  public:
-  // `stages`: those of this rank, in ascending order. Throws ConfigError when
+  // `stages`: those of this rank, in ascending order. Throws UsageError when
   // validate() finds something in the schedule, or when ranks or stages do not
   // match it.
   PipelineExecutor(

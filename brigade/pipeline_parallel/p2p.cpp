@@ -57,7 +57,7 @@ auto StageTransfers::named(const Action& action, const Operation& operation) {
 void StageTransfers::post_send(const Action& send, torch::Tensor tensor) {
   if (!tensor.defined() || tensor.sizes() != options_.shape ||
       tensor.scalar_type() != options_.dtype)
-    throw ConfigError(fmt::format(
+    throw UsageError(fmt::format(
         "[pipeline_parallel] {}: the tensor is {}, but transfers are [{}] "
         "{}",
         describe(send),

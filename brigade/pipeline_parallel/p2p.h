@@ -45,7 +45,7 @@ class StageTransfers {
       const Schedule& schedule,
       TransferOptions options);
 
-  // Throws ConfigError when the tensor is not what was announced.
+  // Throws UsageError when the tensor is not what was announced.
   void post_send(const Action& send, torch::Tensor tensor);
   void post_recv(const Action& recv);
   // The tensor of a posted receive.

@@ -37,7 +37,7 @@ torch::Tensor PipelineStage::forward(
   if (output.requires_grad())
     live.root = torch::autograd::impl::gradient_edge(output);
   else if (!is_first())
-    throw ConfigError(fmt::format(
+    throw UsageError(fmt::format(
         "[pipeline_parallel] the output of stage {} does not depend on its "
         "input: no gradient would reach stage {}",
         stage_,
@@ -123,7 +123,7 @@ torch::Tensor PipelineStage::run_backward(
     return {};
   torch::Tensor input_gradient = live.input.grad();
   if (!input_gradient.defined())
-    throw ConfigError(fmt::format(
+    throw UsageError(fmt::format(
         "[pipeline_parallel] no gradient reached the input of stage {}",
         stage_));
   live.input.mutable_grad().reset();

@@ -20,7 +20,7 @@ AllReduceCost fit_all_reduce_cost(std::span<const AllReduceSample> samples) {
   double wy = 0;
   for (const AllReduceSample& sample : samples) {
     if (sample.bytes <= 0 || !(sample.time_ns > 0)) {
-      throw ConfigError(fmt::format(
+      throw UsageError(fmt::format(
           "[tune-buckets] an all-reduce of {} bytes in {} ns cannot be fitted: "
           "both must be positive",
           sample.bytes,
@@ -47,7 +47,7 @@ AllReduceCost fit_all_reduce_cost(std::span<const AllReduceSample> samples) {
   if (!std::any_of(samples.begin(), samples.end(), [&](const auto& sample) {
         return sample.bytes != samples.front().bytes;
       })) {
-    throw ConfigError(
+    throw UsageError(
         "[tune-buckets] latency and bandwidth need all-reduces of at least two "
         "sizes");
   }
@@ -72,7 +72,7 @@ ExposurePrediction predict_exposure(
     for (const RunPart& slot : bucket.slots) {
       const auto param = static_cast<size_t>(slot.param);
       if (param >= timeline.ready_ns.size()) {
-        throw ConfigError(fmt::format(
+        throw UsageError(fmt::format(
             "[tune-buckets] the timeline has {} parameters, but the plan has "
             "parameter {}",
             timeline.ready_ns.size(),

@@ -30,7 +30,7 @@ struct AllReduceCost {
 };
 
 // Least squares of the relative errors, so that small sizes, which show the
-// latency, count as much as large ones. Throws ConfigError unless there are
+// latency, count as much as large ones. Throws UsageError unless there are
 // two different sizes and all sizes and times are positive.
 AllReduceCost fit_all_reduce_cost(std::span<const AllReduceSample> samples);
 
@@ -46,7 +46,7 @@ struct ExposurePrediction {
   double exposed_ns = 0;        // how long after backward that is
 };
 
-// Throws ConfigError when the timeline lacks a parameter of the plan.
+// Throws UsageError when the timeline lacks a parameter of the plan.
 ExposurePrediction predict_exposure(
     const BucketPlan& plan,
     const BackwardTimeline& timeline,

@@ -40,7 +40,7 @@ void GatheredWeights::after_step(
     return;
   if (units_) {
     if (units_->is_held()) {
-      throw ConfigError(
+      throw UsageError(
           "[data_parallel] an optimizer stepped the weights while a "
           "brigade::FullWeights lived, whose values are older: end it before "
           "the step");
@@ -102,7 +102,7 @@ void GatheredWeights::throw_if_stale() const {
   if (sharding() == Sharding::kNone ||
       gathered_version_ == memory_->version_of_weights())
     return;
-  throw ConfigError(
+  throw UsageError(
       "[data_parallel] an optimizer stepped this rank's part of the weights, "
       "and the other ranks do not have it: call gather_weights() after the "
       "optimizer's step()");

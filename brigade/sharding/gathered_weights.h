@@ -48,7 +48,7 @@ class GatheredWeights {
 
   // The present weights are the same on all ranks.
   void note_current() { gathered_version_ = memory_->version_of_weights(); }
-  // Throws ConfigError if weights were stepped and not gathered.
+  // Throws UsageError if weights were stepped and not gathered.
   void throw_if_stale() const;
 
  private:

@@ -75,7 +75,7 @@ ShardedWeights::~ShardedWeights() {
 
 ShardedWeights::Unit& ShardedWeights::unit(int index) {
   if (index < 0 || index >= units()) {
-    throw ConfigError(fmt::format(
+    throw UsageError(fmt::format(
         "[data_parallel] sharded weights have units 0 to {}, and no unit {}",
         units() - 1,
         index));
@@ -260,7 +260,7 @@ void ShardedWeights::hold(int index) {
 void ShardedWeights::let_go(int index) {
   Unit& each = unit(index);
   if (each.holders == 0) {
-    throw ConfigError(fmt::format(
+    throw UsageError(fmt::format(
         "[data_parallel] let_go({}): nobody holds that unit; call hold() first",
         index));
   }
@@ -330,7 +330,7 @@ void ShardedWeights::throw_if_written() const {
   for (size_t i = 0; i < params().size(); ++i) {
     if (static_cast<int64_t>(params()[i].tensor._version()) !=
         written_versions_[i]) {
-      throw ConfigError(fmt::format(
+      throw UsageError(fmt::format(
           "[data_parallel] '{}' was written in place, but with sharding = "
           "parameters no rank keeps what is written there (as an embedding's "
           "max_norm does in forward): change weights while a "

@@ -54,7 +54,7 @@ class ShardedWeights {
 
   // Makes the weights of a unit readable until another one is used. Throws
   // CommError naming the unit and, as all functions that take a unit,
-  // ConfigError if there is none of that number.
+  // UsageError if there is none of that number.
   void use(int unit) { use_all({&unit, 1}); }
   // The same for several units, of an operation that reads them all.
   void use_all(std::span<const int> units);
@@ -73,7 +73,7 @@ class ShardedWeights {
   // hold().
   void hold(int unit);
   // Ends a hold(); the unit is freed once nobody holds it and it is not in use.
-  // Throws ConfigError if nobody did.
+  // Throws UsageError if nobody did.
   void let_go(int unit);
   bool is_held() const;  // any of them
   // Copies the whole weights' values into this rank's range where they differ.
@@ -84,7 +84,7 @@ class ShardedWeights {
   void add_to(const std::string& name, const torch::Tensor& change);
   // Raised whenever an optimizer, or add_to(), writes this rank's ranges.
   int64_t version() const;
-  // Throws ConfigError naming a parameter that an operation has written while
+  // Throws UsageError naming a parameter that an operation has written while
   // nothing was held: no rank keeps such values.
   void throw_if_written() const;
   // Takes the writes so far for known, so that throw_if_written() does not

@@ -54,7 +54,7 @@ void convert_buffers(
         std::find(kept.begin(), kept.end(), buffer.name) != kept.end())
       continue;
     if (!sharers[i].empty()) {
-      throw ConfigError(fmt::format(
+      throw UsageError(fmt::format(
           "[data_parallel] mixed precision is to convert buffer '{}', which "
           "shares memory with '{}', and would untie them: name it in keep, or "
           "leave buffer_dtype out",
@@ -66,7 +66,7 @@ void convert_buffers(
 }
 
 void refuse_collective_forward(const char* what, const char* remedy) {
-  throw ConfigError(fmt::format(
+  throw UsageError(fmt::format(
       "[data_parallel] uneven inputs with {}: its forward is collective, and "
       "ranks that have joined run none; {}, or give every rank the same number "
       "of steps",
@@ -106,13 +106,13 @@ std::vector<Param> parameters_of(
     const WrapOptions& wrap,
     Sharding sharding) {
   if (module.scripted != nullptr && !wrap.units.empty()) {
-    throw ConfigError(
+    throw UsageError(
         "[data_parallel] units are given, but a scripted module is gathered as "
         "one: leave them out");
   }
   std::vector<Param> params = parameters_of(module, wrap.ignore);
   if (sharding != Sharding::kParameters && !wrap.units.empty()) {
-    throw ConfigError(fmt::format(
+    throw UsageError(fmt::format(
         "[data_parallel] units are given, but sharding is {}, which leaves "
         "weights whole; set Sharding::kParameters, or leave units out",
         to_string(sharding)));
@@ -134,7 +134,7 @@ void check_uneven_inputs(const ModuleRef& module, const WrapOptions& wrap) {
 }
 
 void throw_unseen_output() {
-  throw ConfigError(
+  throw UsageError(
       "[data_parallel] forward() returns a type whose tensors mixed precision "
       "cannot see; return a Tensor, or a tuple, pair, vector, array or "
       "optional of tensors");
@@ -142,7 +142,7 @@ void throw_unseen_output() {
 
 NoSync::Mode mode_of_micro_batch(size_t index, size_t count) {
   if (index >= count) {
-    throw ConfigError(fmt::format(
+    throw UsageError(fmt::format(
         "[data_parallel] accumulate_until_last({}, {}): a step of {} "
         "micro-batches has none with that index; count from 0",
         index,

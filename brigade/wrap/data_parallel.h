@@ -56,7 +56,7 @@ namespace brigade {
 struct WrapOptions {
   GradSyncAlgorithm sync = GradSyncAlgorithm::kBucketed;
   // Full names of parameters and buffers that are not synchronised and not
-  // broadcast. Throws ConfigError if the module has no such name.
+  // broadcast. Throws UsageError if the module has no such name.
   std::vector<std::string> ignore;
   // Rank 0's buffers (BatchNorm's running means) become everyone's before each
   // DataParallel::forward() that trains outside no_sync(); they always do when
@@ -89,17 +89,17 @@ Wrapped wrap_tensors(
     const WrapOptions& wrap);
 
 // Parameters by name, and with Sharding::kParameters each in its unit. A
-// scripted module is one unit; throws ConfigError if others are named.
+// scripted module is one unit; throws UsageError if others are named.
 std::vector<Param> parameters_of(
     const ModuleRef& module,
     const WrapOptions& wrap,
     Sharding sharding);
 
-// Throws ConfigError if forward, which only ranks with data run, is collective:
+// Throws UsageError if forward, which only ranks with data run, is collective:
 // with broadcast buffers, or if `module` has a SyncBatchNorm.
 void check_uneven_inputs(const ModuleRef& module, const WrapOptions& wrap);
 
-// Throws ConfigError: mixed precision cannot see the tensors that forward()
+// Throws UsageError: mixed precision cannot see the tensors that forward()
 // returns.
 [[noreturn]] void throw_unseen_output();
 
@@ -128,7 +128,7 @@ class [[nodiscard]] NoSync {
 };
 
 // The mode of micro-batch `index` of `count`: kReduce for the last. Throws
-// ConfigError unless index < count.
+// UsageError unless index < count.
 NoSync::Mode mode_of_micro_batch(size_t index, size_t count);
 
 // The module that a handle refers to.
@@ -245,7 +245,7 @@ class DataParallel {
   // Held during all micro-batches of a step but the last, as DDP's no_sync().
   NoSync no_sync() { return {*wrapped_.sync, NoSync::Mode::kAccumulate}; }
   // The same for micro-batch `index` of a step's `count`, by whether it is the
-  // last. Throws ConfigError unless index < count.
+  // last. Throws UsageError unless index < count.
   NoSync accumulate_until_last(size_t index, size_t count) {
     return {*wrapped_.sync, mode_of_micro_batch(index, count)};
   }
@@ -258,7 +258,7 @@ class DataParallel {
   // followed by gather_weights(). Several optimizers, each over some
   // parameters, step one after the other. Unless gradients are divided, the
   // optimizer may be over the module's own parameters as well; otherwise this
-  // throws ConfigError naming one of these. Throws ConfigError too if .grad()
+  // throws UsageError naming one of these. Throws UsageError too if .grad()
   // was changed since backward (see GradSync::check_before_step()).
   void step(torch::optim::Optimizer& optimizer) {
     step_owned(*wrapped_.sync, optimizer);
@@ -278,7 +278,7 @@ class DataParallel {
 
   // From the next step on `optimizer` steps each bucket's parameters as soon as
   // their gradients are reduced, while backward goes on; nothing is left to
-  // step afterwards. Throws ConfigError for LBFGS, and with kMainGrad or
+  // step afterwards. Throws UsageError for LBFGS, and with kMainGrad or
   // sharding. The optimizer outlives this object.
   void step_in_backward(torch::optim::Optimizer& optimizer) {
     std::function<void(const torch::Tensor&)> before_step;
@@ -319,7 +319,7 @@ class DataParallel {
   // step and join() when this rank has no more data. join() takes part in the
   // others' steps with zeros until all have joined; then every rank has the
   // parameters and buffers of the rank that joined last. States of optimizers
-  // are each rank's own. Throws ConfigError with sharding, and where forward is
+  // are each rank's own. Throws UsageError with sharding, and where forward is
   // collective (broadcast buffers, SyncBatchNorm): the ranks that have joined
   // run none.
   void allow_uneven_inputs(const UnevenInputsOptions& options = {}) {

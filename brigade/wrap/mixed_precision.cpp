@@ -16,7 +16,7 @@ std::string name_of(const std::optional<torch::ScalarType>& dtype) {
 
 void check(const MixedPrecision& precision) {
   if (!is_16_bit(precision.param_dtype)) {
-    throw ConfigError(fmt::format(
+    throw UsageError(fmt::format(
         "[data_parallel] mixed precision with param_dtype = {}: compute copies "
         "are kBFloat16 or kHalf; leave mixed_precision unset to compute in the "
         "parameters' own dtype",
@@ -24,14 +24,14 @@ void check(const MixedPrecision& precision) {
   }
   if (precision.reduce_dtype != torch::kFloat &&
       !is_16_bit(precision.reduce_dtype)) {
-    throw ConfigError(fmt::format(
+    throw UsageError(fmt::format(
         "[data_parallel] mixed precision with reduce_dtype = {}: gradients are "
         "sent as kFloat, kBFloat16 or kHalf",
         c10::toString(precision.reduce_dtype)));
   }
   for (const auto& dtype : {precision.buffer_dtype, precision.output_dtype}) {
     if (dtype && !at::isFloatingType(*dtype)) {
-      throw ConfigError(fmt::format(
+      throw UsageError(fmt::format(
           "[data_parallel] mixed precision with buffer_dtype or output_dtype = "
           "{}: give a floating-point dtype",
           c10::toString(*dtype)));
@@ -58,7 +58,7 @@ GradSyncOptions with_reduce_dtype(
   if (options.sharding != Sharding::kNone &&
       options.sharding != Sharding::kOptimizer &&
       options.sharding != Sharding::kGradients) {
-    throw ConfigError(fmt::format(
+    throw UsageError(fmt::format(
         "[data_parallel] mixed precision with sharding = {}: compute copies "
         "are made of whole weights; convert the module to 16 bits before "
         "wrapping it, and step it with make_adamw(), which keeps float32 "
@@ -68,7 +68,7 @@ GradSyncOptions with_reduce_dtype(
   if (precision.reduce_dtype == torch::kFloat)
     return options;
   if (options.hook) {
-    throw ConfigError(fmt::format(
+    throw UsageError(fmt::format(
         "[data_parallel] mixed precision with reduce_dtype = {} and a hook: "
         "the hook decides what is sent; leave reduce_dtype at kFloat or the "
         "hook empty",

@@ -40,14 +40,14 @@ struct MixedPrecision {
   }
 };
 
-// Throws ConfigError naming a dtype that is not allowed.
+// Throws UsageError naming a dtype that is not allowed.
 void check(const MixedPrecision& precision);
 
 // One line per member.
 std::string describe(const MixedPrecision& precision);
 
 // `options` with the hook that sends gradients in reduce_dtype. Throws
-// ConfigError when there is a hook already.
+// UsageError when there is a hook already.
 GradSyncOptions with_reduce_dtype(
     GradSyncOptions options,
     const MixedPrecision& precision);

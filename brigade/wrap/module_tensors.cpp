@@ -120,7 +120,7 @@ std::vector<Param> parameters_of(
   const std::vector<State> all = named_tensors_of(module);
   for (const std::string& name : ignore) {
     if (!has(all, name)) {
-      throw ConfigError(fmt::format(
+      throw UsageError(fmt::format(
           "[data_parallel] ignore names '{}', but the module has no parameter "
           "or buffer of that name; give full names, as named_parameters() does",
           name));
@@ -173,7 +173,7 @@ std::vector<std::string> kept_names(
           return part.name == name;
         });
     if (!is_part && !has(tensors, name)) {
-      throw ConfigError(fmt::format(
+      throw UsageError(fmt::format(
           "[data_parallel] mixed precision is to keep '{}', but the module has "
           "no part, parameter or buffer of that name; give full names, as "
           "named_modules() and named_parameters() do",
@@ -213,7 +213,7 @@ std::function<void()> make_check_of_layers(const ModuleRef& module) {
           std::find(
               known.begin(), known.end(), item.value().unsafeGetTensorImpl()) ==
               known.end()) {
-        throw ConfigError(fmt::format(
+        throw UsageError(fmt::format(
             "[data_parallel] parameter '{}' came to the module after it was "
             "wrapped, and is not synchronised: add layers before wrapping, or "
             "wrap again",

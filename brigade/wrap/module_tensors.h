@@ -29,7 +29,7 @@ struct ModuleRef {
 // Parameters of a module by name, each tensor once however often it is
 // registered. Weights of torch::nn::Embedding are marked row-sparse; sparse
 // gradients are known for torch::nn::Embedding and EmbeddingBag. Throws
-// ConfigError if `ignore` has a name that the module does not have.
+// UsageError if `ignore` has a name that the module does not have.
 std::vector<Param> parameters_of(
     const ModuleRef& module,
     const std::vector<std::string>& ignore = {});
@@ -40,13 +40,13 @@ std::vector<State> buffers_of(
     const std::vector<std::string>& ignore = {});
 
 // Full names of the parameters and buffers of batch normalisation, and of those
-// that `names` lists or whose module it lists. Throws ConfigError if `names`
+// that `names` lists or whose module it lists. Throws UsageError if `names`
 // has a name that the module does not have.
 std::vector<std::string> kept_names(
     const ModuleRef& module,
     const std::vector<std::string>& names);
 
-// Returns a function that throws ConfigError naming a parameter that trains and
+// Returns a function that throws UsageError naming a parameter that trains and
 // that the wrapped module did not have when the function was made. Empty for a
 // scripted module, whose layers cannot change.
 std::function<void()> make_check_of_layers(const ModuleRef& module);

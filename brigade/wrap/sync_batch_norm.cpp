@@ -259,7 +259,7 @@ void SyncBatchNormImpl::register_tensors(const BatchNormTensors& tensors) {
 
 Tensor SyncBatchNormImpl::forward(const Tensor& x) {
   if (x.dim() < 2 || x.size(1) != options_.num_features())
-    throw ConfigError(fmt::format(
+    throw UsageError(fmt::format(
         "[sync_batch_norm] the input has {} dims{}; expected [N, {}] or [N, "
         "{}, ...]",
         x.dim(),
@@ -280,7 +280,7 @@ Tensor SyncBatchNormImpl::forward(const Tensor& x) {
         /*cudnn_enabled=*/false);
   const Statistics all = all_statistics(x, *communicator_);
   if (all.count < 2)
-    throw ConfigError(
+    throw UsageError(
         "[sync_batch_norm] all ranks together have one value per channel: "
         "there is no variance to normalise by");
   if (is_training() && running_mean.defined()) {
@@ -311,7 +311,7 @@ void convert_sync_batch_norm(
     found.elsewhere.emplace_back("the module itself");
   found.look_in(module, "");
   if (!found.elsewhere.empty()) {
-    throw ConfigError(fmt::format(
+    throw UsageError(fmt::format(
         "[sync_batch_norm] cannot convert {}: only a Sequential's BatchNorms "
         "can be replaced, a module's member cannot; make it a "
         "brigade::SyncBatchNorm there, from the start or by "

@@ -53,7 +53,7 @@ class SyncBatchNormImpl : public torch::nn::Cloneable<SyncBatchNormImpl>,
 
   // x: [N, C] or [N, C, ...]; ranks may differ in N. Collective while training:
   // one all-reduce of 2 C + 1 doubles, and one of 2 C in backward. Throws
-  // ConfigError for another shape, or when all ranks together have one value
+  // UsageError for another shape, or when all ranks together have one value
   // per channel.
   torch::Tensor forward(const torch::Tensor& x);
 
@@ -90,7 +90,7 @@ SyncBatchNorm make_sync_batch_norm(
 }
 
 // Replaces the BatchNorms of all Sequentials in `module`, at any depth and
-// itself included, by SyncBatchNorms of the same names. Throws ConfigError, and
+// itself included, by SyncBatchNorms of the same names. Throws UsageError, and
 // changes nothing, if another module holds a BatchNorm: C++ cannot replace a
 // typed member, which has to be a SyncBatchNorm from the start.
 void convert_sync_batch_norm(

@@ -52,7 +52,7 @@ void assign_units(
   for (const std::string& unit : units) {
     const auto* found = modules.find(unit);
     if (found == nullptr) {
-      throw ConfigError(fmt::format(
+      throw UsageError(fmt::format(
           "[data_parallel] units names '{}', but the module has no submodule "
           "of that name; give full names, as named_modules() does",
           unit));

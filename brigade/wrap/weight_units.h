@@ -18,7 +18,7 @@ std::vector<std::string> default_units(const torch::nn::Module& module);
 // Numbers the units: the named ones, in the order of their first parameters,
 // and one of all parameters outside of them. A parameter of several units (tied
 // weights, a unit in another) belongs to the one named first. Throws
-// ConfigError if `module` has no submodule of a name.
+// UsageError if `module` has no submodule of a name.
 void assign_units(
     const torch::nn::Module& module,
     const std::vector<std::string>& units,

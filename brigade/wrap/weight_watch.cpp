@@ -112,7 +112,7 @@ void after_op(const at::RecordFunction& op, at::ObserverContext* /*context*/) {
 void throw_if_unobserved(const char* pass) {
   if (at::isRecordFunctionEnabled())
     return;
-  throw ConfigError(fmt::format(
+  throw UsageError(fmt::format(
       "[data_parallel] a {} with sharding = parameters while libtorch's record "
       "functions are switched off (at::DisableRecordFunctionGuard, "
       "RecordFunctionGuard(false)): they tell which weights to gather; leave "
@@ -208,7 +208,7 @@ void FullWeights::keep() {
   if (weights->version() != version_) {
     weights->accept_writes();
     let_go(weights->units());
-    throw ConfigError(
+    throw UsageError(
         "[data_parallel] an optimizer stepped this rank's part of the weights "
         "while a brigade::FullWeights lived, whose values are older: end it "
         "before the step");

@@ -28,7 +28,7 @@ class WeightWatch {
   WeightWatch& operator=(const WeightWatch&) = delete;
 
   // Throws what ShardedWeights::throw_if_written() and throw_if_failed() throw,
-  // and ConfigError while record functions are switched off.
+  // and UsageError while record functions are switched off.
   void begin_forward();
   // Throws CommError, which an operation could not throw itself. Without grad
   // mode the pass ends here.
@@ -37,7 +37,7 @@ class WeightWatch {
   // is over.
   void give_up_forward();
   // `output` is a result of forward: a backward that begins there while record
-  // functions are switched off throws ConfigError.
+  // functions are switched off throws UsageError.
   void watch_backward(const torch::Tensor& output) const;
 
  private:
@@ -72,7 +72,7 @@ class WatchedForward {
 // be changed too, also by torch::load(): at the end each rank keeps its part of
 // their values, and masters of optimizers follow. Make the same changes on all
 // ranks, and step no optimizer meanwhile: its step would be kept, the changes
-// would be lost, and the next forward or backward would throw ConfigError. The
+// would be lost, and the next forward or backward would throw UsageError. The
 // destructor does not throw: if a peer is lost then, the next forward throws
 // CommError.
 class FullWeights {

@@ -300,7 +300,7 @@ TEST(AddingBackwards, AreRefusedOnGradientsThatAnOptimizerKept) {
     optimizer.step(0.1, 1.0, ops::AfterRead::kKeep);
     EXPECT_THAT(
         [&] { model.forward(1).backward(); },
-        ::testing::ThrowsMessage<ConfigError>(
+        ::testing::ThrowsMessage<UsageError>(
             ::testing::HasSubstr("call AdamW::step() with AfterRead::kZero")));
   });
 }

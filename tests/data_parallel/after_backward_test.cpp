@@ -78,7 +78,7 @@ TEST_P(AfterBackward, AChangeOfGradCountsOrIsRefused) {
       }
       EXPECT_THAT(
           [&] { step_with(model, GetParam(), 0.1); },
-          ThrowsMessage<ConfigError>(AllOf(
+          ThrowsMessage<UsageError>(AllOf(
               HasSubstr(".grad()"),
               HasSubstr("was changed between the step's"),
               HasSubstr("clip_grad_value()"))));
@@ -180,7 +180,7 @@ TEST_P(AfterBackward, ClippingBeforeTheReductionIsLocalOrRefused) {
              [&] { model.clip_grad_value(1.0); }}) {
       EXPECT_THAT(
           [&] { clip(); },
-          ThrowsMessage<ConfigError>(
+          ThrowsMessage<UsageError>(
               HasSubstr("before the step's gradients are reduced")));
     }
   });

@@ -47,7 +47,7 @@ void break_a_backward(TwoParamsModel& model) {
 }
 
 std::string message_of_backward(TwoParamsModel& model, double x) {
-  return message_of<ConfigError>([&] { model.forward(x).backward(); });
+  return message_of<UsageError>([&] { model.forward(x).backward(); });
 }
 
 class BrokenBackward : public ::testing::TestWithParam<SyncCase> {};

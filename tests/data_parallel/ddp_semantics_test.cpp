@@ -209,13 +209,13 @@ TEST(Join, IsRefusedForAForwardWithCollectives) {
     DataParallel with_buffers(
         std::make_shared<Weight>(), world, {}, {.broadcast_buffers = true});
     EXPECT_THAT(
-        message_of<ConfigError>([&] { with_buffers.allow_uneven_inputs(); }),
+        message_of<UsageError>([&] { with_buffers.allow_uneven_inputs(); }),
         HasSubstr("uneven inputs with broadcast_buffers"));
     DataParallel with_norm(
         torch::nn::Sequential(torch::nn::Linear(2, 3), SyncBatchNorm(3, world)),
         world);
     EXPECT_THAT(
-        message_of<ConfigError>([&] { with_norm.allow_uneven_inputs(); }),
+        message_of<UsageError>([&] { with_norm.allow_uneven_inputs(); }),
         HasSubstr("uneven inputs with a SyncBatchNorm"));
   });
 }
@@ -239,7 +239,7 @@ TEST(Join, MayThrowOnEveryRankOnceSomeHaveNoData) {
     model.allow_uneven_inputs(
         {.early_end = UnevenInputsOptions::EarlyEnd::kThrow});
     model->w.sum().backward();
-    const std::string message = message_of<ConfigError>([&] {
+    const std::string message = message_of<UsageError>([&] {
       if (world->rank() == 0)
         model->w.sum().backward();
       else
@@ -299,7 +299,7 @@ TEST(Join, DifferentOptionsAreAnErrorOnEveryRank) {
 TEST(Join, IsRefusedWithoutAllowingUnevenInputs) {
   DataParallel model(std::make_shared<Weight>(), make_world_of_one());
   EXPECT_THAT(
-      message_of<ConfigError>([&] { model.join(); }),
+      message_of<UsageError>([&] { model.join(); }),
       HasSubstr("call allow_uneven_inputs() on every rank before"));
 }
 
@@ -477,7 +477,7 @@ TEST(RankDifferences, AProblemOfOneRankIsAnErrorOnEveryRank) {
   run_ranks(2, [](CommunicatorPtr world) {
     auto a = leaf(2, 1);
     a.set_requires_grad(world->rank() == 0);
-    const std::string message = message_of<ConfigError>([&] {
+    const std::string message = message_of<UsageError>([&] {
       BucketedGradSync sync({{"a", a}}, world);
     });
     EXPECT_THAT(message, HasSubstr("nothing to synchronise"));
@@ -501,7 +501,7 @@ TEST(AccumulateUntilLast, ReducesTheLastByIndex) {
     }
     EXPECT_EQ(model->w.grad()[0].item<double>(), 9.0);
     EXPECT_THAT(
-        message_of<ConfigError>(
+        message_of<UsageError>(
             [&] { const auto guard = model.accumulate_until_last(3, 3); }),
         HasSubstr("a step of 3 micro-batches has none with that index"));
   });
@@ -522,7 +522,7 @@ TEST(Finish, IsRefusedUnderNoSyncAndLosesNothing) {
     {
       const NoSync guard(*sync, NoSync::Mode::kAccumulate);
       EXPECT_THAT(
-          message_of<ConfigError>([&] { sync->finish(); }),
+          message_of<UsageError>([&] { sync->finish(); }),
           HasSubstr("finish() under no_sync()"));
     }
     sync->finish();
@@ -564,7 +564,7 @@ TEST(ObservedOrder, AnAdamWMadeBeforeTheFirstStepSaysThatItIsStale) {
   AdamW stale = make_adamw(model.sync(), 0.0);
   model->w.sum().backward();
   EXPECT_THAT(
-      message_of<ConfigError>(
+      message_of<UsageError>(
           [&] { stale.step(0.1, 1.0, ops::AfterRead::kZero); }),
       AllOf(HasSubstr("bucket 0"), HasSubstr("make it again")));
   AdamW optimizer = make_adamw(model.sync(), 0.0);
@@ -580,7 +580,7 @@ TEST(ObservedOrder, OwnedParametersMadeBeforeTheFirstStepSayThatTheyAreStale) {
   torch::optim::SGD stale(owned_parameters(model.sync()), 0.1);
   model->w.sum().backward();
   EXPECT_THAT(
-      message_of<ConfigError>([&] { model.step(stale); }),
+      message_of<UsageError>([&] { model.step(stale); }),
       HasSubstr("owned_parameters() were moved"));
   torch::optim::SGD optimizer(owned_parameters(model.sync()), 0.1);
   model.step(optimizer);
@@ -661,7 +661,7 @@ TEST(Backwards, NameAParameterTheyNeverReachInTheNextStep) {
   DataParallel model(std::make_shared<TwoParts>(), make_world_of_one());
   model->a.sum().backward();
   EXPECT_THAT(
-      message_of<ConfigError>([&] { model->a.sum().backward(); }),
+      message_of<UsageError>([&] { model->a.sum().backward(); }),
       HasSubstr("1 of 2 parameters got no gradient in this step: b"));
 }
 
@@ -680,7 +680,7 @@ TEST(Backwards, NeedFinishForAParameterReachedUnderNoSyncAlone) {
   EXPECT_EQ(model->b.grad()[0].item<double>(), 1.0);
   step();
   EXPECT_THAT(
-      message_of<ConfigError>([&] { model->a.sum().backward(); }),
+      message_of<UsageError>([&] { model->a.sum().backward(); }),
       AllOf(HasSubstr("waits for gradients of b"), HasSubstr("call finish()")));
 }
 
@@ -756,8 +756,7 @@ torch::Tensor recomputed_twice(DataParallel<std::shared_ptr<Weight>>& model) {
 TEST(Backwards, AreRefusedWhereTwoRecomputationsReachAParameter) {
   DataParallel model(std::make_shared<Weight>(), make_world_of_one());
   EXPECT_THAT(
-      message_of<ConfigError>(
-          [&] { recomputed_twice(model).sum().backward(); }),
+      message_of<UsageError>([&] { recomputed_twice(model).sum().backward(); }),
       AllOf(HasSubstr("ready twice"), HasSubstr("GraphReach::kAsInFirstStep")));
 }
 
@@ -771,7 +770,7 @@ TEST(Backwards, NameAParameterReachedLessOftenThanInTheFirstStep) {
   recomputed_twice(model).sum().backward();
   optimizer.step();
   EXPECT_THAT(
-      message_of<ConfigError>([&] {
+      message_of<UsageError>([&] {
         for (int step = 0; step < 2; ++step) {
           model->w.sum().backward();
           optimizer.step();
@@ -887,7 +886,7 @@ TEST(MissingGradients, StayUndefinedAndUndecayedWhereNoRankHasThem) {
 TEST(Refused, ComplexParametersByName) {
   auto complex = torch::ones({2}, torch::kComplexFloat).set_requires_grad(true);
   EXPECT_THAT(
-      message_of<ConfigError>([&] {
+      message_of<UsageError>([&] {
         BucketedGradSync sync({{"phase", complex}}, make_world_of_one());
       }),
       HasSubstr("parameter 'phase' has dtype ComplexFloat: complex"));
@@ -897,7 +896,7 @@ TEST(Refused, ASparseGradientOfAFunctionIsNamed) {
   auto table = torch::ones({4, 2}).requires_grad_();
   BucketedGradSync sync({{"table", table}}, make_world_of_one());
   EXPECT_THAT(
-      message_of<ConfigError>([&] {
+      message_of<UsageError>([&] {
         torch::embedding(table, torch::tensor({1}), -1, false, /*sparse=*/true)
             .sum()
             .backward();
@@ -913,14 +912,14 @@ TEST(Mistakes, AreErrorsAndNotAborts) {
     const auto sync = make_grad_sync(kind, {{"w", w}}, make_world_of_one(), {});
     for (const int param : {-1, 1}) {
       EXPECT_THAT(
-          message_of<ConfigError>([&] { sync->mark_ready(param); }),
+          message_of<UsageError>([&] { sync->mark_ready(param); }),
           HasSubstr("there are 1 parameters"));
     }
     sync->mark_ready(0);
     if (kind == GradSyncAlgorithm::kPerParam)
       continue;
     EXPECT_THAT(
-        message_of<ConfigError>([&] { sync->mark_ready(0); }),
+        message_of<UsageError>([&] { sync->mark_ready(0); }),
         HasSubstr("marked ready twice"));
   }
 
@@ -950,7 +949,7 @@ TEST(WrapOptions, IgnoredParametersAndBuffersAreEachRanksOwn) {
     EXPECT_EQ(model->b.grad()[0].item<double>(), world->rank() + 1.0);
   });
   EXPECT_THAT(
-      message_of<ConfigError>([] {
+      message_of<UsageError>([] {
         DataParallel model(
             std::make_shared<TwoParts>(),
             make_world_of_one(),

@@ -71,7 +71,7 @@ TEST_P(ForeignSteps, AreRefusedOverTheModulesParameters) {
       torch::optim::SGD optimizer(model->parameters(), kRate);
       model.forward(world->rank() + 1).backward();
       EXPECT_THAT(
-          message_of<ConfigError>([&] {
+          message_of<UsageError>([&] {
             optimizer.step();
             clear(model, optimizer);
             model.forward(world->rank() + 1).backward();
@@ -95,7 +95,7 @@ TEST_P(ForeignSteps, AreRefusedOverOwnedParameters) {
       model.gather_weights();
       clear(model, optimizer);
       EXPECT_THAT(
-          message_of<ConfigError>(
+          message_of<UsageError>(
               [&] { model.forward(world->rank() + 1).backward(); }),
           HasSubstr("step the weights by DataParallel::step()"));
     });
@@ -112,7 +112,7 @@ TEST_P(ForeignSteps, AreRefusedByAnotherModelsOptimizer) {
     one.forward(world->rank() + 1).backward();
     other.forward(world->rank() + 1).backward();
     EXPECT_THAT(
-        message_of<ConfigError>([&] { one.step(optimizer); }),
+        message_of<UsageError>([&] { one.step(optimizer); }),
         HasSubstr("over owned_parameters() of another DataParallel"));
     other.step(optimizer);
     expect_weights(other, 1 - kRate * 1.5, 1 - kRate * 3);
@@ -129,7 +129,7 @@ TEST_P(ForeignSteps, AreRightOrRefusedByStepOverTheModulesParameters) {
       model.forward(world->rank() + 1).backward();
       if (divides_gradients(GetParam().sharding)) {
         EXPECT_THAT(
-            message_of<ConfigError>([&] { model.step(optimizer); }),
+            message_of<UsageError>([&] { model.step(optimizer); }),
             HasSubstr("'a' is the module's own parameter"));
         return;
       }
@@ -154,7 +154,7 @@ TEST_P(ForeignSteps, AreRightForSumsWithoutSharding) {
       torch::optim::SGD optimizer(model->parameters(), kRate);
       std::string message;
       for (int step = 1; step <= 2 && message.empty(); ++step) {
-        message = message_of<ConfigError>(
+        message = message_of<UsageError>(
             [&] { model.forward(world->rank() + 1).backward(); });
         if (!message.empty())
           break;

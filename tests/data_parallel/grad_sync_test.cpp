@@ -121,7 +121,7 @@ TEST(GradSync, RowsOfWhatIsNoMatrixAreRefused) {
             {{"bias", torch::ones({4}, torch::requires_grad()), true}},
             testing::make_world_of_one());
       },
-      ThrowsMessage<ConfigError>(AllOf(
+      ThrowsMessage<UsageError>(AllOf(
           HasSubstr("'bias' is declared row-sparse"), HasSubstr("1 dims"))));
 }
 
@@ -287,7 +287,7 @@ TEST(GradSync, NamesParametersWithoutGradient) {
         EXPECT_FALSE(net.a->weight.grad().defined());  // nothing to step with
         sync.finish();
       },
-      ThrowsMessage<ConfigError>(AllOf(
+      ThrowsMessage<UsageError>(AllOf(
           HasSubstr("4 of 6 parameters got no gradient in this step: b.weight"),
           HasSubstr("missing_gradient = kZero"))));
 }
@@ -386,7 +386,7 @@ TEST_P(TwoBackwards, AreRefusedUnderOneFinish) {
   net.loss(input_of(0, 0)).backward();
   EXPECT_THAT(
       [&] { net.loss(input_of(0, 0)).backward(); },
-      ThrowsMessage<ConfigError>(
+      ThrowsMessage<UsageError>(
           AllOf(HasSubstr("twice"), HasSubstr("no_sync()"))));
   sync.reset();
   sync.zero_main_grads();
@@ -407,14 +407,14 @@ TEST(GradSync, FinishBeforeAnyBackwardIsRefused) {
   BucketedGradSync sync(named(net), testing::make_world_of_one());
   EXPECT_THAT(
       [&] { sync.finish(); },
-      ThrowsMessage<ConfigError>(AllOf(
+      ThrowsMessage<UsageError>(AllOf(
           HasSubstr("finish() before any backward()"),
           HasSubstr("call it once a step, after"))));
   sync.set_accumulate_only(true);
   net.loss(input_of(0, 0)).backward();
   EXPECT_THAT(
       [&] { sync.finish(); },
-      ThrowsMessage<ConfigError>(HasSubstr("no_sync() alone")));
+      ThrowsMessage<UsageError>(HasSubstr("no_sync() alone")));
 }
 
 TEST(GradSync, WrappingTwiceIsRefusedUntilTheFirstIsGone) {
@@ -424,7 +424,7 @@ TEST(GradSync, WrappingTwiceIsRefusedUntilTheFirstIsGone) {
     BucketedGradSync first(named(net), world);
     EXPECT_THAT(
         [&] { BucketedGradSync second(named(net), world); },
-        ThrowsMessage<ConfigError>(HasSubstr("'a.weight' is already")));
+        ThrowsMessage<UsageError>(HasSubstr("'a.weight' is already")));
   }
   BucketedGradSync third(named(net), world);
 }
@@ -435,7 +435,7 @@ TEST(GradSync, NothingToSynchroniseIsRefused) {
         std::vector<Param>{{"frozen", torch::ones({2})}}}) {
     EXPECT_THAT(
         [&] { BucketedGradSync sync(params, testing::make_world_of_one()); },
-        ThrowsMessage<ConfigError>(AllOf(
+        ThrowsMessage<UsageError>(AllOf(
             HasSubstr("no parameter that requires a grad"),
             HasSubstr("turn requires_grad on before"))));
   }
@@ -451,7 +451,7 @@ TEST(GradSync, AParameterOnAnotherDeviceIsNamed) {
             {{"here", here}, {"elsewhere", elsewhere}},
             testing::make_world_of_one());
       },
-      ThrowsMessage<ConfigError>(AllOf(
+      ThrowsMessage<UsageError>(AllOf(
           HasSubstr("parameter 'elsewhere' is on device meta"),
           HasSubstr("move the module before wrapping it"))));
 }
@@ -463,7 +463,7 @@ TEST(GradSync, AChangeAfterWrappingIsNamed) {
     net.c->bias.set_requires_grad(false);
     BucketedGradSync sync(named(net), world);
     change(net);
-    return message_of<ConfigError>([&] {
+    return message_of<UsageError>([&] {
       net.loss(input_of(0, 0).to(net.a->weight.scalar_type())).backward();
     });
   };
@@ -599,7 +599,7 @@ TEST(GradSyncOptions, BlocksHaveAtLeastOneElement) {
     options.block_numel = 0;
     EXPECT_THAT(
         [&] { make_sync(Kind::kBucketed, named(*linear), world, options); },
-        ThrowsMessage<ConfigError>(HasSubstr("block_numel = 0")));
+        ThrowsMessage<UsageError>(HasSubstr("block_numel = 0")));
   });
 }
 

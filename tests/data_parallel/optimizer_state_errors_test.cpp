@@ -51,7 +51,7 @@ TEST(OptimizerState, NamesStatesThatDoNotFit) {
       HasSubstr("has 'momentum_buffer' of '0.weight' with shape [2]: "
                 "expected [13, 7]"));
   torch::optim::LBFGS lbfgs(net->parameters());
-  EXPECT_THROW(load_optimizer_state(model.sync(), lbfgs, state), ConfigError);
+  EXPECT_THROW(load_optimizer_state(model.sync(), lbfgs, state), UsageError);
 
   DataParallel<torch::nn::Sequential> flat(
       make_refused_net(),
@@ -79,8 +79,7 @@ TEST(OptimizerState, RefusesTheStateOfAnIgnoredParameter) {
   adam.step();
   EXPECT_THAT(
       [&] { gather_optimizer_state(model.sync(), adam); },
-      ThrowsMessage<ConfigError>(
-          HasSubstr("a state of a tensor of shape [3]")));
+      ThrowsMessage<UsageError>(HasSubstr("a state of a tensor of shape [3]")));
 }
 
 }  // namespace

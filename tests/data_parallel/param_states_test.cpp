@@ -89,7 +89,7 @@ TEST(ParamStates, AnOptimizerOfOtherMemoryIsRefused) {
       make_states_sync(testing::make_world_of_one(), Sharding::kNone);
   AdamW other(
       {{"elsewhere", torch::zeros({4}), torch::zeros({4})}}, AdamWOptions{});
-  EXPECT_THROW(ParamStates(*sync, other), ConfigError);
+  EXPECT_THROW(ParamStates(*sync, other), UsageError);
 }
 
 }  // namespace

@@ -265,25 +265,25 @@ TEST(ParameterGroups, NamesParametersThatCannotBeStepped) {
       {.ignore = {"head.bias"}});
   const std::vector<torch::Tensor> first = {net->first->weight};
   EXPECT_THAT(
-      message_of<ConfigError>([&] {
+      message_of<UsageError>([&] {
         owned_parameters(
             model.sync(),
             {OptimizerParamGroup(first), OptimizerParamGroup(first)});
       }),
       HasSubstr("'first.weight' is in parameter groups 0 and 1"));
   EXPECT_THAT(
-      message_of<ConfigError>(
+      message_of<UsageError>(
           [&] { make_adamw(model.sync(), {{.params = {net->head->bias}}}); }),
       HasSubstr("parameter group 0 has a parameter of shape [3] that is not "
                 "synchronised"));
   AdamW of_two = make_adamw(
       model.sync(), {{.params = first}, {.params = {net->norm->weight}}});
   EXPECT_THAT(
-      message_of<ConfigError>([&] { of_two.step(std::vector<double>{0.1}); }),
+      message_of<UsageError>([&] { of_two.step(std::vector<double>{0.1}); }),
       HasSubstr("1 learning rates, but 'bucket"));
   EXPECT_EQ(of_two.steps(), 0);
   EXPECT_THAT(
-      message_of<ConfigError>([&] { model.step_in_backward(of_two, 0.1); }),
+      message_of<UsageError>([&] { model.step_in_backward(of_two, 0.1); }),
       HasSubstr("lacks 'first.bias'"));
 }
 

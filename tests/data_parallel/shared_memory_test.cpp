@@ -53,7 +53,7 @@ TEST_P(SharedMemory, StaysSharedOrIsRefusedByBothNames) {
             [&] {
               const DataParallel model(net, world, GetParam().options(), wrap);
             },
-            ThrowsMessage<ConfigError>(AllOf(
+            ThrowsMessage<UsageError>(AllOf(
                 HasSubstr("parameter 'table'"),
                 HasSubstr("shares memory with 'other'"))));
         return;
@@ -116,7 +116,7 @@ TEST(SharedMemory, RefusesAConversionThatWouldUntieBuffers) {
         const DataParallel model(
             std::make_shared<Net>(), testing::make_world_of_one(), {}, wrap);
       },
-      ThrowsMessage<ConfigError>(AllOf(
+      ThrowsMessage<UsageError>(AllOf(
           HasSubstr("buffer 'mean', which shares memory with 'shown'"),
           HasSubstr("name it in keep"))));
 }

@@ -230,7 +230,7 @@ TEST(SparseGradients, AreRefusedByNameWhereTheyHaveNoPlace) {
   const auto error_of = [](const GradSyncOptions& options,
                            const WrapOptions& wrap) -> std::string {
     torch::nn::Embedding table(torch::nn::EmbeddingOptions(5, 2).sparse(true));
-    return message_of<ConfigError>(
+    return message_of<UsageError>(
         [&] { DataParallel model(table, make_world_of_one(), options, wrap); });
   };
   EXPECT_THAT(

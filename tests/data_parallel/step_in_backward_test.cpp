@@ -221,7 +221,7 @@ TEST(StepInBackward, AnOptimizerOfSomeParametersAloneIsRefused) {
   auto params = model->parameters();
   torch::optim::SGD of_head({params[4], params[5]}, 0.1);
   EXPECT_THAT(
-      message_of<ConfigError>([&] { model.step_in_backward(of_head); }),
+      message_of<UsageError>([&] { model.step_in_backward(of_head); }),
       HasSubstr("lacks '0.weight'"));
 }
 
@@ -236,19 +236,19 @@ TEST(StepInBackward, RefusesOptimizersThatCannotStepInBackward) {
     DataParallel model(make_stepped_net(), make_world_of_one());
     torch::optim::LBFGS lbfgs(model->parameters());
     EXPECT_THAT(
-        message_of<ConfigError>([&] { model.step_in_backward(lbfgs); }),
+        message_of<UsageError>([&] { model.step_in_backward(lbfgs); }),
         HasSubstr("LBFGS"));
   }
   {
     DataParallel model(make_stepped_net(), make_world_of_one(), main_grad());
     torch::optim::SGD sgd(model->parameters(), 0.1);
     EXPECT_THAT(
-        message_of<ConfigError>([&] { model.step_in_backward(sgd); }),
+        message_of<UsageError>([&] { model.step_in_backward(sgd); }),
         HasSubstr("handover = GradHandover::kParamDtype"));
     DataParallel other(make_stepped_net(), make_world_of_one(), main_grad());
     AdamW of_other = make_adamw(other.sync(), 0.0);
     EXPECT_THAT(
-        message_of<ConfigError>([&] { model.step_in_backward(of_other, 0.1); }),
+        message_of<UsageError>([&] { model.step_in_backward(of_other, 0.1); }),
         HasSubstr("make_adamw(model.sync(), ...)"));
   }
   {
@@ -258,8 +258,7 @@ TEST(StepInBackward, RefusesOptimizersThatCannotStepInBackward) {
         }));
     AdamW optimizer = make_adamw(model.sync(), 0.0);
     EXPECT_THAT(
-        message_of<ConfigError>(
-            [&] { model.step_in_backward(optimizer, 0.1); }),
+        message_of<UsageError>([&] { model.step_in_backward(optimizer, 0.1); }),
         HasSubstr("order = kObserved"));
   }
   DataParallel model(
@@ -268,7 +267,7 @@ TEST(StepInBackward, RefusesOptimizersThatCannotStepInBackward) {
       }));
   AdamW optimizer = make_adamw(model.sync(), 0.0);
   EXPECT_THAT(
-      message_of<ConfigError>([&] { model.step_in_backward(optimizer, 0.1); }),
+      message_of<UsageError>([&] { model.step_in_backward(optimizer, 0.1); }),
       HasSubstr("sharding = optimizer"));
 }
 

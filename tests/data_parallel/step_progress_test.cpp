@@ -78,7 +78,7 @@ TEST(StepProgress, MissingGradientsAreNamedEightAtMost) {
   progress.make_ready(0);
   EXPECT_THAT(
       [&] { progress.throw_if_missing(); },
-      ThrowsMessage<ConfigError>(
+      ThrowsMessage<UsageError>(
           HasSubstr("9 of 10 parameters got no gradient in this step: b, c, d, "
                     "e, f, g, h, i, ...")));
   for (int param = 1; param < 10; ++param)

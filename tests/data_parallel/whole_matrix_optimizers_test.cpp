@@ -172,7 +172,7 @@ TEST(MomentsInInt8, WantMemoryThatIsAlignedToBlocks) {
   const auto sync = make_sync(params, make_world_of_one(), Sharding::kNone);
   const auto optimizer = make(Kind::kMuon, *sync, params);
   EXPECT_THAT(
-      message_of<ConfigError>(
+      message_of<UsageError>(
           [&] { optimizer->keep_moments_in(MomentDtype::kInt8); }),
       HasSubstr("block_numel = 256"));
 }

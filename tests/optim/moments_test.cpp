@@ -125,11 +125,11 @@ TEST(Moments, ThatAnOptimizerHasNotAreRefused) {
   const OneParameter flat;
   Sgd sgd({flat.group()}, {});
   EXPECT_THAT(
-      message_of<ConfigError>([&] { sgd.keep_moments_in(MomentDtype::kInt8); }),
+      message_of<UsageError>([&] { sgd.keep_moments_in(MomentDtype::kInt8); }),
       HasSubstr("int8 of the optimizer sgd, which without momentum"));
   ScheduleFreeAdamW schedule_free({flat.group()}, {});
   EXPECT_THAT(
-      message_of<ConfigError>(
+      message_of<UsageError>(
           [&] { schedule_free.keep_moments_in(MomentDtype::kBfloat16); }),
       HasSubstr("bfloat16 of the optimizer schedule_free_adamw"));
 }
@@ -140,7 +140,7 @@ TEST(Moments, RefusesBlocksThatCrossAParametersBeginning) {
   group.parts = {{.numel = 64}, {.param = 1, .offset = 64, .numel = 100}};
   AdamW optimizer({group}, {});
   EXPECT_THAT(
-      message_of<ConfigError>(
+      message_of<UsageError>(
           [&] { optimizer.keep_moments_in(MomentDtype::kInt8); }),
       HasSubstr("block_numel = 256"));
 }

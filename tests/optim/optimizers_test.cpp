@@ -192,7 +192,7 @@ TEST(Muon, NamesAParameterThatIsNoMatrix) {
         const Muon muon(
             {group}, params, [&](const Param&) { return self; }, {});
       },
-      ThrowsMessage<ConfigError>(HasSubstr("'vector' has 1 dimensions")));
+      ThrowsMessage<UsageError>(HasSubstr("'vector' has 1 dimensions")));
 }
 
 TEST(Sgd, StepsAsTorchsDoes) {

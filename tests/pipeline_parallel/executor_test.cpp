@@ -273,7 +273,7 @@ TEST(PipelineExecutor, RefusesAScheduleThatDoesNotFit) {
             pp,
             stages_of(model, pp->rank(), 2),
             options());
-      } catch (const ConfigError& error) {
+      } catch (const UsageError& error) {
         return error.what();
       }
       return "none";
@@ -309,7 +309,7 @@ TEST(PipelineExecutor, RefusesAnActivationOfAnotherShape) {
       transfers.post_send(
           {ActionKind::kSendActivation, 0, 0}, torch::zeros({kBatch, 1, 2}));
       ADD_FAILURE() << "no error";
-    } catch (const ConfigError& error) {
+    } catch (const UsageError& error) {
       EXPECT_THAT(
           error.what(),
           HasSubstr("send_activation of micro-batch 0 on stage 0: the tensor "

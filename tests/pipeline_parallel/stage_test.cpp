@@ -94,7 +94,7 @@ TEST(PipelineStage, SaysWhenTheOutputDoesNotDependOnTheInput) {
   try {
     stage.forward(0, input_like(1));
     ADD_FAILURE() << "no error";
-  } catch (const ConfigError& error) {
+  } catch (const UsageError& error) {
     EXPECT_THAT(
         error.what(),
         HasSubstr("the output of stage 1 does not depend on its input"));

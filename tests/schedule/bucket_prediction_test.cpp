@@ -52,10 +52,10 @@ TEST(BucketPredictionTest, ANegativeLatencyBecomesALineThroughTheOrigin) {
 
 TEST(BucketPredictionTest, OneSizeOrNoTimeCannotBeFitted) {
   const std::vector<AllReduceSample> same{{8, 1}, {8, 2}};
-  EXPECT_THROW(fit_all_reduce_cost(same), ConfigError);
+  EXPECT_THROW(fit_all_reduce_cost(same), UsageError);
   const std::vector<AllReduceSample> zero{{8, 0}, {16, 2}};
-  EXPECT_THROW(fit_all_reduce_cost(zero), ConfigError);
-  EXPECT_THROW(fit_all_reduce_cost({}), ConfigError);
+  EXPECT_THROW(fit_all_reduce_cost(zero), UsageError);
+  EXPECT_THROW(fit_all_reduce_cost({}), UsageError);
 }
 
 TEST(BucketPredictionTest, OnlyTheLastBucketIsExposedWhenBackwardIsSlower) {
@@ -129,7 +129,7 @@ TEST(BucketPredictionTest, AmongEqualsTheLargerCapacityComesFirst) {
 
 TEST(BucketPredictionTest, ATimelineWithoutAParameterIsRefused) {
   EXPECT_THROW(
-      predict_exposure(one_bucket_each(2), {{1.0}, 2.0}, {}), ConfigError);
+      predict_exposure(one_bucket_each(2), {{1.0}, 2.0}, {}), UsageError);
 }
 
 }  // namespace

@@ -103,7 +103,7 @@ TEST(ShardedZeroGrad, ThatWritesDividedGradientsIsRefused) {
           model->zero_grad(/*set_to_none=*/false);
         });
         FAIL() << "the first micro-batch leaked or was dropped";
-      } catch (const ConfigError& error) {
+      } catch (const UsageError& error) {
         EXPECT_THAT(
             error.what(), HasSubstr(".grad was written between micro-batches"));
         EXPECT_THAT(error.what(), HasSubstr("call reset(), or zero_grad("));
@@ -135,7 +135,7 @@ TEST(ShardedZeroGrad, AfterAStepClearsOrIsAnError) {
           for (size_t i = 0; i < first.size(); ++i)
             EXPECT_TRUE(torch::equal(first[i], second[i])) << i;
         } else {
-          EXPECT_THROW(backward(), ConfigError) << to_string(sharding);
+          EXPECT_THROW(backward(), UsageError) << to_string(sharding);
         }
       }
     }
@@ -219,7 +219,7 @@ TEST(OwnedParameters, ClearedBetweenMicroBatchesDropAllOrAreAnError) {
             param.mutable_grad().zero_();
         }
         if (to_none || sharding == Sharding::kOptimizer) {
-          EXPECT_THROW(backward(model, 1), ConfigError)
+          EXPECT_THROW(backward(model, 1), UsageError)
               << to_string(sharding) << " " << to_none;
           model.reset();
         }
@@ -246,7 +246,7 @@ TEST(OwnedParameters, SteppedByTheirOptimizerAloneAreAnError) {
         optimizer.step();
       };
       step();
-      EXPECT_THROW(step(), ConfigError) << to_string(sharding);
+      EXPECT_THROW(step(), UsageError) << to_string(sharding);
     }
   });
 }
@@ -306,7 +306,7 @@ TEST(ClipGradNorm, IsThatOfOneProcessWhateverIsSharded) {
             clipped_options(Sharding::kNone, GradHandover::kParamDtype),
             {.sync = sync});
         torch::optim::SGD optimizer(model->parameters(), 0.1);
-        EXPECT_THROW(model.clip_grad_norm(kMaxNorm), ConfigError);
+        EXPECT_THROW(model.clip_grad_norm(kMaxNorm), UsageError);
         for (int step = 0; step < 3; ++step) {
           clipped_loss(model.forward(clipped_data(world->rank(), step)))
               .backward();
@@ -340,7 +340,7 @@ TEST(ClipGradNorm, OfGradientsThatAnOptimizerKeepsIsNoClearing) {
       model.clip_grad_value(1e-4);
       optimizer.step(0.0, model.sync().grad_scale(), ops::AfterRead::kKeep);
       model.gather_weights();
-      EXPECT_THROW(backward(), ConfigError) << to_string(sharding);
+      EXPECT_THROW(backward(), UsageError) << to_string(sharding);
     }
   });
 }

@@ -384,7 +384,7 @@ TEST(ShardedWeights, ArePassesThatNobodyObservesRefused) {
       const at::DisableRecordFunctionGuard unobserved;
       try {
         body();
-      } catch (const ConfigError& error) {
+      } catch (const UsageError& error) {
         return error.what();
       }
       return "nothing was thrown";
@@ -470,7 +470,7 @@ TEST(ShardedWeights, OfATorchOptimizerTrainAsOneProcess) {
 TEST(ShardedWeights, RefuseWhatTheyCannotDo) {
   run_ranks(2, [](const CommunicatorPtr& world) {
     EXPECT_THAT(
-        message_of<ConfigError>([&] {
+        message_of<UsageError>([&] {
           WrappedUnits(
               std::make_shared<UnitNet>(),
               world,
@@ -479,7 +479,7 @@ TEST(ShardedWeights, RefuseWhatTheyCannotDo) {
         }),
         HasSubstr("units names 'bricks', but the module has no submodule"));
     EXPECT_THAT(
-        message_of<ConfigError>([&] {
+        message_of<UsageError>([&] {
           WrappedUnits(
               std::make_shared<UnitNet>(),
               world,
@@ -488,7 +488,7 @@ TEST(ShardedWeights, RefuseWhatTheyCannotDo) {
         }),
         HasSubstr("sharding is optimizer, which leaves weights whole"));
     EXPECT_THAT(
-        message_of<ConfigError>([&] {
+        message_of<UsageError>([&] {
           const auto net = std::make_shared<UnitNet>();
           WrappedUnits model(net, world, unit_options(Sharding::kParameters));
           net->last->weight.set_data(torch::zeros({12, 12}));

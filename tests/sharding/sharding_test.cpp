@@ -237,7 +237,7 @@ TEST(Sharding, AStepWithoutGatherIsAnError) {
     try {
       backward_of_step(model, 1, world->rank());
       FAIL() << "trained on weights that differ between ranks";
-    } catch (const ConfigError& error) {
+    } catch (const UsageError& error) {
       EXPECT_THAT(error.what(), HasSubstr("call gather_weights()"));
     }
   });
@@ -272,7 +272,7 @@ TEST(Sharding, RefusesWhatItCannotDivide) {
       try {
         const Wrapped model(std::make_shared<ShardedNet>(), world, options);
         FAIL() << each.message;
-      } catch (const ConfigError& error) {
+      } catch (const UsageError& error) {
         EXPECT_THAT(error.what(), HasSubstr(each.message));
       }
     });
@@ -284,10 +284,10 @@ TEST(Sharding, RefusesWhatItCannotDivide) {
             world,
             sharded(Sharding::kOptimizer),
             {.sync = GradSyncAlgorithm::kPerParam}),
-        ConfigError);
+        UsageError);
     Wrapped model(
         std::make_shared<ShardedNet>(), world, sharded(Sharding::kOptimizer));
-    EXPECT_THROW(model.allow_uneven_inputs(), ConfigError);
+    EXPECT_THROW(model.allow_uneven_inputs(), UsageError);
   });
 }
 

@@ -274,7 +274,7 @@ TEST(DataParallel, ASecondBackwardThroughFusedLinearsIsRefused) {
     backward();
     EXPECT_THAT(
         backward,
-        ::testing::ThrowsMessage<ConfigError>(
+        ::testing::ThrowsMessage<UsageError>(
             ::testing::HasSubstr("backward() was called twice")));
     model.reset();
     model.sync().zero_main_grads();

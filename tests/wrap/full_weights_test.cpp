@@ -65,14 +65,14 @@ TEST(FullWeights, AStepMeanwhileIsAnErrorAndIsNotLost) {
       optimizer.step(0.1, 0.5, ops::AfterRead::kZero);
     }
     EXPECT_THAT(
-        message_of<ConfigError>(backward),
+        message_of<UsageError>(backward),
         HasSubstr("while a brigade::FullWeights lived"));
     // Said once; what was stepped is there.
     model.reset();
     const auto after = whole_values(model);
     for (size_t i = 0; i < before.size(); ++i)
       EXPECT_FALSE(torch::equal(before[i], after[i])) << i;
-    EXPECT_EQ(message_of<ConfigError>(backward), "");
+    EXPECT_EQ(message_of<UsageError>(backward), "");
   });
 }
 
@@ -84,7 +84,7 @@ TEST(FullWeights, AStepOfATorchOptimizerMeanwhileIsAnErrorAtOnce) {
     model.forward(held_data(world->rank())).square().mean().backward();
     const FullWeights whole(model.sync());
     EXPECT_THAT(
-        message_of<ConfigError>([&] { model.step(optimizer); }),
+        message_of<UsageError>([&] { model.step(optimizer); }),
         HasSubstr("stepped the weights while a brigade::FullWeights lived"));
   });
 }
@@ -123,14 +123,13 @@ TEST(ShardedWeightsInPlace, WritesOutsideOfFullWeightsAreNamed) {
       torch::nn::init::constant_(model->parameters()[2], 0.5);
     }
     EXPECT_THAT(
-        message_of<ConfigError>([&] { model.forward(held_data(0)); }),
+        message_of<UsageError>([&] { model.forward(held_data(0)); }),
         HasSubstr("'1.weight' was written in place"));
     {
       const FullWeights whole(model.sync());
       torch::nn::init::constant_(model->parameters()[2], 0.5);
     }
-    EXPECT_EQ(
-        message_of<ConfigError>([&] { model.forward(held_data(0)); }), "");
+    EXPECT_EQ(message_of<UsageError>([&] { model.forward(held_data(0)); }), "");
     const auto values = whole_values(model);
     EXPECT_TRUE(torch::equal(values[2], torch::full({6, 6}, 0.5)));
   });
@@ -175,17 +174,17 @@ TEST(ShardedWeights, AUnitThatThereIsNotOrThatNobodyHoldsIsAnErrorAndNoAbort) {
   auto model = make_held(make_world_of_one());
   ShardedWeights& weights = *model.sync().sharded_weights();
   EXPECT_THAT(
-      message_of<ConfigError>([&] { weights.let_go(1); }),
+      message_of<UsageError>([&] { weights.let_go(1); }),
       HasSubstr("let_go(1): nobody holds that unit"));
   for (const int unit : {-1, 3}) {
     EXPECT_THAT(
-        message_of<ConfigError>([&] { weights.use(unit); }),
+        message_of<UsageError>([&] { weights.use(unit); }),
         HasSubstr("have units 0 to 2, and no unit " + std::to_string(unit)));
     EXPECT_THAT(
-        message_of<ConfigError>([&] { weights.hold(unit); }),
+        message_of<UsageError>([&] { weights.hold(unit); }),
         HasSubstr("no unit"));
     EXPECT_THAT(
-        message_of<ConfigError>([&] { weights.let_go(unit); }),
+        message_of<UsageError>([&] { weights.let_go(unit); }),
         HasSubstr("no unit"));
   }
 }

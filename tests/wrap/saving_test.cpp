@@ -193,7 +193,7 @@ TEST(Saving, WeightsOfAnotherShapeAreRefusedByName) {
       [&] {
         model->forward(torch::ones({1, 4})).sum().backward();
       },
-      ::testing::ThrowsMessage<ConfigError>(::testing::AllOf(
+      ::testing::ThrowsMessage<UsageError>(::testing::AllOf(
           ::testing::HasSubstr("had shape ["),
           ::testing::HasSubstr("load weights of the same module"))));
 }

@@ -121,7 +121,7 @@ TEST(ScriptedModule, TakesTheOptionsOfAnyOther) {
         DataParallel model(
             scripted_net(0), make_world_of_one(), {}, {.ignore = {"third"}});
       },
-      ThrowsMessage<ConfigError>(HasSubstr("ignore names 'third'")));
+      ThrowsMessage<UsageError>(HasSubstr("ignore names 'third'")));
 }
 
 // What Python has: a module, saved before and after it was trained there on

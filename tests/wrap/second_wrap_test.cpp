@@ -55,10 +55,10 @@ TEST_P(SecondWrap, AnOptimizerOfTheFirstIsRefused) {
     model = wrap(again(net), world);
     model->forward(1).backward();
     EXPECT_THAT(
-        message_of<ConfigError>([&] { model->step(sgd); }),
+        message_of<UsageError>([&] { model->step(sgd); }),
         HasSubstr("of another DataParallel, which is gone"));
     EXPECT_THAT(
-        message_of<ConfigError>([&] { adamw.step(0.125); }),
+        message_of<UsageError>([&] { adamw.step(0.125); }),
         HasSubstr("its DataParallel is gone"));
     // One that nobody told of the wrapper.
     bool has_elements = false;
@@ -99,12 +99,12 @@ TEST_P(SecondWrap, OfAModuleThatSharesMemoryKeepsItSharedOrIsRefused) {
       return;
     }
     EXPECT_THAT(
-        message_of<ConfigError>(wrap_other),
+        message_of<UsageError>(wrap_other),
         AllOf(
             HasSubstr("parameter 'b' shares memory with 'b'"),
             HasSubstr("of another module that is wrapped")));
     model.reset();
-    EXPECT_EQ(message_of<ConfigError>(wrap_other), "");
+    EXPECT_EQ(message_of<UsageError>(wrap_other), "");
   });
 }
 
@@ -131,7 +131,7 @@ TEST(SecondWrap, ALayerThatCameAfterwardsIsRefusedByName) {
     model.reset();
     net->push_back(torch::nn::Linear(2, 2));
     EXPECT_THAT(
-        message_of<ConfigError>(backward),
+        message_of<UsageError>(backward),
         HasSubstr("parameter '1.weight' came to the module after"));
   });
 }

@@ -349,18 +349,18 @@ TEST(SyncBatchNorm, ConversionNamesWhatItCannotReplaceAndChangesNothing) {
       torch::nn::BatchNorm1d(3), std::make_shared<BlockWithNorm>());
   EXPECT_THAT(
       [&] { convert_sync_batch_norm(layers, world); },
-      ThrowsMessage<ConfigError>(HasSubstr("cannot convert '1.norm': only a")));
+      ThrowsMessage<UsageError>(HasSubstr("cannot convert '1.norm': only a")));
   EXPECT_NE(layers->ptr(0)->as<torch::nn::BatchNorm1d>(), nullptr);
   EXPECT_THROW(
-      convert_sync_batch_norm(torch::nn::BatchNorm1d(3), world), ConfigError);
+      convert_sync_batch_norm(torch::nn::BatchNorm1d(3), world), UsageError);
 }
 
 TEST(SyncBatchNorm, RefusesOtherShapesAndSingleValues) {
   run_ranks(1, [](const CommunicatorPtr& world) {
     SyncBatchNorm norm(kChannels, world);
-    EXPECT_THROW(norm(torch::zeros({4, 3})), ConfigError);
-    EXPECT_THROW(norm(torch::zeros({kChannels})), ConfigError);
-    EXPECT_THROW(norm(torch::zeros({1, kChannels})), ConfigError);
+    EXPECT_THROW(norm(torch::zeros({4, 3})), UsageError);
+    EXPECT_THROW(norm(torch::zeros({kChannels})), UsageError);
+    EXPECT_THROW(norm(torch::zeros({1, kChannels})), UsageError);
   });
 }
 
