@@ -77,7 +77,7 @@ TEST(PeerAddress, AMasterThatCannotBeResolvedIsAnErrorThatNamesTheHost) {
           HasSubstr("MASTER_ADDR='no-such-host.invalid'")));
 }
 
-TEST(Loopback, NamesThatMeanItOnEveryMachine) {
+TEST(Loopback, IsRecognisedByItsNames) {
   for (const char* name : {"localhost", "127.0.0.1", "127.3.2.1", "::1"})
     EXPECT_TRUE(is_loopback_name(name)) << name;
   for (const char* name :
@@ -85,7 +85,7 @@ TEST(Loopback, NamesThatMeanItOnEveryMachine) {
     EXPECT_FALSE(is_loopback_name(name)) << name;
 }
 
-TEST(Loopback, ASocketOfItIsBoundToThatAddress) {
+TEST(Loopback, BindsASocketToTheNamedAddress) {
   for (const auto& [name, address] :
        {std::pair{"localhost", "127.0.0.1"}, {"127.3.2.1", "127.3.2.1"}}) {
     const int listener = listen_on_loopback(name, 0);

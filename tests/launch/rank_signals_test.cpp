@@ -26,21 +26,21 @@ std::optional<KillGrace> grace_of(
 
 constexpr const char* kTimeout = "OMPI_MCA_odls_base_sigkill_timeout";
 
-TEST(KillGrace, OfMpirunIsItsTimeout) {
+TEST(KillGrace, IsTheTimeoutOfMpirun) {
   EXPECT_EQ(grace_of("mpirun", {})->seconds, 1);
   EXPECT_EQ(grace_of("mpirun", {{kTimeout, "10"}})->seconds, 10);
   EXPECT_TRUE(grace_of("mpirun", {})->can_grow);
   EXPECT_THROW(grace_of("mpirun", {{kTimeout, "long"}}), ConfigError);
 }
 
-TEST(KillGrace, OfOpenMpi5IsHalfASecond) {
+TEST(KillGrace, IsHalfASecondUnderOpenMpi5) {
   const auto grace =
       grace_of("mpirun", {{"PRTE_LAUNCHED", "1"}, {kTimeout, "10"}});
   EXPECT_EQ(grace->seconds, 0.5);
   EXPECT_FALSE(grace->can_grow);
 }
 
-TEST(KillGrace, OfOtherLaunchersIsNotKnown) {
+TEST(KillGrace, IsUnknownUnderOtherLaunchers) {
   EXPECT_FALSE(grace_of("srun", {{kTimeout, "10"}}));
 }
 

@@ -283,8 +283,8 @@ TEST_F(SupervisorTest, ALostPeerIsNotTheCauseWhenAnotherRankFailedItself) {
           "rank 1 failed at step 3: StorageError: disk full"));
 }
 
-TEST_F(SupervisorTest, FailuresThatAreAlikeAreSaidOnce) {
-  const auto result = supervise(program(3, "AllFailAlike"));
+TEST_F(SupervisorTest, EqualFailuresAreReportedOnce) {
+  const auto result = supervise(program(3, "AllFailTheSameWay"));
   EXPECT_EQ(result.exit_code, 4);
   EXPECT_EQ(describe_failures(result).size(), 1U);
   EXPECT_THAT(
@@ -602,7 +602,7 @@ TEST_F(RankProgram, DISABLED_RecordsAndStays) {
   wait_for_ever();
 }
 
-TEST_F(RankProgram, DISABLED_AllFailAlike) {
+TEST_F(RankProgram, DISABLED_AllFailTheSameWay) {
   report_.set_failure("DataError: tokens.bin is empty");
   ::_exit(4);
 }

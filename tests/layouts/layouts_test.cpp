@@ -182,31 +182,31 @@ TEST_P(Layout, TrainsAsOneRankDoes) {
 }
 
 // Else the layouts with documents would show nothing.
-TEST(LayoutOracle, TrainsOtherwiseWithDocumentsApart) {
+TEST(LayoutOracle, TrainsDifferentlyWithSeparateDocuments) {
   EXPECT_NE(
       tiny_training().oracle({.documents = true}).losses,
       tiny_training().oracle({}).losses);
 }
 
-TEST(LayoutOracle, TrainsOtherwiseOnPackedDocuments) {
+TEST(LayoutOracle, TrainsDifferentlyOnPackedDocuments) {
   EXPECT_NE(
       tiny_training().oracle({.packed = true}).losses,
       tiny_training().oracle({.documents = true}).losses);
 }
 
-TEST(LayoutOracle, TrainsOtherwiseWhereExpertsHaveACapacity) {
+TEST(LayoutOracle, TrainsDifferentlyWhereExpertsHaveACapacity) {
   EXPECT_NE(
       tiny_training().oracle({.model = "mixtral_with_capacity"}).losses,
       tiny_training().oracle({.model = "mixtral"}).losses);
 }
 
-TEST(LayoutOracle, LearnsOtherwiseFromTheTokensOfAMask) {
+TEST(LayoutOracle, TrainsDifferentlyWithAMask) {
   EXPECT_NE(
       tiny_training().oracle({.masked = true}).losses,
       tiny_training().oracle({}).losses);
 }
 
-TEST(LayoutOracle, TrainsOtherwiseWithDropoutAndWithMagnitudes) {
+TEST(LayoutOracle, TrainsDifferentlyWithDropoutAndWithMagnitudes) {
   const auto& plain = tiny_training().oracle({.adapter = 3}).losses;
   for (const char* form : {"dropout", "dora", "dora_dropout"})
     EXPECT_NE(

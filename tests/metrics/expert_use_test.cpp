@@ -27,13 +27,13 @@ TEST(ExpertUse, IsOneWhereEvenAndAtItsWorstWhereOneExpertGetsAll) {
   EXPECT_EQ(layer_of({0, 20, 0, 0}).dead(), 3);
 }
 
-TEST(ExpertUse, OfHalvesAndQuartersIsThatOfTheFormula) {
+TEST(ExpertUse, FollowsTheFormulaForHalvesAndQuarters) {
   // 1/2, 1/4, 1/4, 0: 3/2 bits of 2.
   EXPECT_DOUBLE_EQ(layer_of({8, 4, 4, 0}).entropy(), 0.75);
   EXPECT_DOUBLE_EQ(layer_of({8, 4, 4, 0}).max_over_mean(), 2);
 }
 
-TEST(ExpertUse, OfNoTokensOrOneExpertIsEven) {
+TEST(ExpertUse, IsEvenWithoutTokensOrWithOneExpert) {
   EXPECT_DOUBLE_EQ(layer_of({0, 0}).entropy(), 1);
   EXPECT_DOUBLE_EQ(layer_of({0, 0}).max_over_mean(), 1);
   EXPECT_DOUBLE_EQ(layer_of({7}).entropy(), 1);
@@ -49,7 +49,7 @@ TEST(ExpertUse, TheWorstLayerIsShownWhereOneNumberIs) {
   EXPECT_DOUBLE_EQ(worst.router_norm, 3);
 }
 
-TEST(ExpertUse, StandsInALineOfMetricsWithTheRowsWhereTheyAreAsked) {
+TEST(ExpertUse, IsInALineOfMetricsWithRowsOnRequest) {
   StepMetrics metrics;
   metrics.experts = {layer_of({6, 2}), layer_of({4, 4})};
   const auto json = nlohmann::json::parse(to_json_line(metrics))["experts"];
@@ -92,7 +92,7 @@ TEST(IdleExperts, OneThatGetsNothingForLongIsNamedOnce) {
   EXPECT_THAT(idle.add(101, {layer_of({4, 0})}), IsEmpty());
 }
 
-TEST(IdleExperts, ATokenBeginsTheCountAnew) {
+TEST(IdleExperts, ATokenRestartsTheCount) {
   IdleExperts idle;
   for (int64_t step = 1; step <= 2 * IdleExperts::kSteps; ++step)
     EXPECT_THAT(

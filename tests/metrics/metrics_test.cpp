@@ -7,7 +7,7 @@
 namespace brigade {
 namespace {
 
-TEST(MetricsTest, BucketsAreToldInMillisecondsSinceBackwardBegan) {
+TEST(MetricsTest, BucketsAreInMillisecondsSinceBackwardBegan) {
   SyncReport report;
   report.backward_begin_ns = 5'000'000;
   BucketTiming bucket;
@@ -36,7 +36,7 @@ TEST(MetricsTest, WithoutAReportThereAreNoBuckets) {
   EXPECT_FALSE(nlohmann::json::parse(to_json_line({})).contains("buckets"));
 }
 
-TEST(MetricsTest, PartsOfAStepAreToldInMilliseconds) {
+TEST(MetricsTest, PartsOfAStepAreInMilliseconds) {
   StepMetrics metrics;
   metrics.times = {
       .data_ms = 1,
@@ -76,7 +76,7 @@ TEST(LogLine, IsPicotronsWithTheStepsOfTheRunAndTheDevicesName) {
       "MFU: 12.50% | Memory usage:   1.50GB");
 }
 
-TEST(LogLine, IsOfTheFirstAndTheLastStepAndOfThoseInBetweenThatWereAsked) {
+TEST(LogLine, IsPrintedForFirstLastRegularAndEvaluatedSteps) {
   std::vector<int64_t> logged;
   for (int64_t step = 1; step <= 11; ++step) {
     StepMetrics metrics{.step = step};

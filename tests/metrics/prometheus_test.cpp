@@ -15,7 +15,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-TEST(Prometheus, EveryLineIsOfItsTextFormat) {
+TEST(Prometheus, EveryLineFollowsItsTextFormat) {
   StepMetrics metrics{.step = 3, .loss = 2.5, .memory_gb = 1.5};
   metrics.step_ms = 250;
   metrics.eval_loss = 3.5;

@@ -34,7 +34,7 @@ TEST(TfEvent, IsTheProtocolBufferByHand) {
   EXPECT_EQ(tfevent(1.0, 300, {{"a", 0.5F}}), expected);
 }
 
-TEST(TfEvent, OfAStartIsTheProtocolBufferByHand) {
+TEST(TfEvent, StartIsTheProtocolBufferByHand) {
   // wall_time 1.0, step 300, session_log { status START }
   const std::string expected(
       "\x09\x00\x00\x00\x00\x00\x00\xf0\x3f"  // 1: 1.0

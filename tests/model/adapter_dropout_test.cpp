@@ -78,7 +78,7 @@ double loss_of(DecoderModel& model, const MicroBatch& batch) {
 
 class AdapterDropoutOfModel : public ::testing::TestWithParam<DecoderConfig> {};
 
-TEST_P(AdapterDropoutOfModel, IsOfTrainingAlone) {
+TEST_P(AdapterDropoutOfModel, AppliesToTrainingAlone) {
   const auto model = adapted_model(GetParam(), Recompute::kNone);
   MicroBatch batch = tokens_from(0);
   const double dropped = loss_of(*model, batch);

@@ -130,7 +130,7 @@ TEST(AdapterRows, AreCutAsTheirLinear) {
   EXPECT_EQ(down_b.gradient_ranks, 2);
 }
 
-TEST(AdapterRows, OfFewKeyValueHeadsAreHeldBySeveralRanks) {
+TEST(AdapterRows, AreOnSeveralRanksWhereKeyValueHeadsAreFew) {
   for (const ParameterRow& row : list_parameters(adapted({"k_proj"}))) {
     if (row.name != "model.layers.0.self_attn.k_proj.lora_B.weight")
       continue;
@@ -154,7 +154,7 @@ ModelDescription adapted_experts(const std::vector<std::string>& targets) {
   return model;
 }
 
-TEST(AdapterRows, OfAnExpertGoWithItAndAreCutAsItIs) {
+TEST(AdapterRows, GoWithTheirExpertAndAreCutAsItIs) {
   const ModelDescription model =
       adapted_experts({"experts.2.gate_proj", "up_proj"});
   // Of each layer: gate of one, up of four and of the shared one.
@@ -178,7 +178,7 @@ TEST(AdapterRows, OfAnExpertGoWithItAndAreCutAsItIs) {
 }
 
 // Whole on every rank, whose gradients are parts where tokens are divided.
-TEST(AdapterRows, OfARouterAreWholeAsItIs) {
+TEST(AdapterRows, AreWholeForARouter) {
   const ModelDescription model =
       adapted_experts({"mlp.gate", "shared_expert_gate"});
   EXPECT_EQ(names_of_adapters(model).size(), 2U * 2 * 2);

@@ -170,7 +170,7 @@ TEST(DecoderConfig, OtherRopeTypesAreRefusedByName) {
   }
 }
 
-TEST(DecoderConfig, AFactorOfRopeWithoutItsTypeIsWarnedOf) {
+TEST(DecoderConfig, WarnsOfARopeFactorWithoutItsType) {
   const auto warning = [](const std::string& name) {
     return HasSubstr("the model's " + name + " has a factor but no rope_type");
   };
@@ -353,7 +353,7 @@ TEST(DecoderConfig, EveryProblemIsReportedWithItsPointerAndValue) {
 }
 
 // What keys of another kind of model mean is not known.
-TEST(DecoderConfig, OfAnArchitectureThatIsRefusedNothingElseIsReported) {
+TEST(DecoderConfig, ReportsNothingElseOfARefusedArchitecture) {
   for (const char* key : {"architectures", "model_type"}) {
     json config = {{"n_embd", 768}, {"vocab_size", -5}};
     if (key == std::string("architectures"))
@@ -630,7 +630,7 @@ TEST(DecoderConfig, GemmaIsWrittenAsItIsRead) {
   }
 }
 
-TEST(DecoderConfig, RefusesWhatGemmaHasNot) {
+TEST(DecoderConfig, RefusesKeysThatDoNotFitGemma) {
   EXPECT_THAT(
       problems_of(with(
           gemma3_1b(),

@@ -28,7 +28,7 @@ std::vector<std::string> norm_names(const LayerDescription& layer) {
   return names;
 }
 
-TEST(ModelDescription, LlamasLayersAreAlikeAndNormBeforeTheirParts) {
+TEST(ModelDescription, LlamasLayersAreEqualAndNormBeforeTheirParts) {
   DecoderConfig config = small_model(Architecture::kMistral);
   config.sliding_window = 7;
   const ModelDescription model = describe_model(config);

@@ -123,7 +123,7 @@ TEST(Mup, ARouterIsSteppedAsAHeadAndAnExpertAsAMatrix) {
   EXPECT_DOUBLE_EQ(adam_rate(expert), 1.0 / 4);
 }
 
-TEST(Mup, AtTheBaseWidthEveryRowIsTheStandardOne) {
+TEST(Mup, EveryRowIsTheStandardOneAtTheBaseWidth) {
   for (const bool is_tied : {false, true}) {
     for (const bool has_head_norms : {false, true}) {
       ModelDescription model = wide_model(is_tied, has_head_norms);

@@ -77,7 +77,7 @@ TEST(OptimizerMemory, CountsWhatEachOptimizerKeeps) {
   }
 }
 
-TEST(OptimizerMemory, OfInt8MomentsIsBelowTwoPointOneBytesPerParameter) {
+TEST(OptimizerMemory, Int8MomentsTakeLessThanTwoPointOneBytesPerParameter) {
   const ParameterRow row = qwen2_rows().front();
   const OptimizerOptions adamw{.moments = MomentDtype::kInt8};
   EXPECT_EQ(

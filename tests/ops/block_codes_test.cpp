@@ -106,7 +106,7 @@ void expect_naive(
         << values[i] << " of " << values[0];
 }
 
-TEST(BlockCodes, OfMiddlesAndTheirNeighboursAreTheNearestEntries) {
+TEST(BlockCodes, AreTheNearestEntriesAtMiddlesAndTheirNeighbours) {
   for (const Kernels kernels : kCodecs) {
     for (const auto dtype : kMaps) {
       const auto& map = dynamic_map(dtype);
@@ -125,7 +125,7 @@ TEST(BlockCodes, OfMiddlesAndTheirNeighboursAreTheNearestEntries) {
   }
 }
 
-TEST(BlockCodes, OfBlocksOfAnyLengthAreTheNearestEntries) {
+TEST(BlockCodes, AreTheNearestEntriesInBlocksOfAnyLength) {
   for (const Kernels kernels : kCodecs) {
     for (const auto dtype : kMaps) {
       for (int numel = 1; numel <= 256; numel += numel < 40 ? 1 : 27) {
@@ -155,7 +155,7 @@ TEST(BlockCodes, ComeBackAsEntriesTimesTheScale) {
   }
 }
 
-TEST(BlockCodes, OfRecodableValuesAreTheSameAgain) {
+TEST(BlockCodes, AreTheSameForRecodableValues) {
   torch::manual_seed(1);
   for (const Kernels kernels : kCodecs) {
     for (const auto dtype : kMaps) {
@@ -177,7 +177,7 @@ TEST(BlockCodes, OfRecodableValuesAreTheSameAgain) {
   }
 }
 
-TEST(BlockCodes, OfAlmostNothingAreZerosAndOfNoNumberNone) {
+TEST(BlockCodes, TinyValuesBecomeZerosAndNonFiniteOnesSpoilTheirBlock) {
   for (const Kernels kernels : kCodecs) {
     const Blocks tiny(torch::full({300}, 1e-38F), torch::kChar, kernels);
     EXPECT_EQ(
@@ -196,7 +196,7 @@ TEST(BlockCodes, OfAlmostNothingAreZerosAndOfNoNumberNone) {
   }
 }
 
-TEST(BlockCodes, AScaleTooFewIsNamed) {
+TEST(BlockCodes, AMissingScaleIsNamed) {
   try {
     decode_blocks(torch::zeros({300}, torch::kByte), torch::zeros({1}));
     FAIL() << "no error";

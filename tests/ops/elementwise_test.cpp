@@ -382,7 +382,7 @@ TEST(Linear, ADeferredWeightGradientIsComputedWhenAsked) {
 
 class LinearInput : public ::testing::TestWithParam<WeightGrad> {};
 
-TEST_P(LinearInput, ThatIsMadeAgainIsNotKeptAndChangesNoGradient) {
+TEST_P(LinearInput, IsNotKeptAndChangesNoGradientWhereItIsMadeAgain) {
   torch::manual_seed(6);
   const Tensor gate = torch::randn({40, 64});
   const Tensor up = torch::randn({40, 64});

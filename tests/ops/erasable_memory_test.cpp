@@ -44,7 +44,7 @@ TEST(ErasableMemory, GivesPagesBack) {
   EXPECT_EQ(memory.sum().item<float>(), 10);
 }
 
-TEST(ErasableMemory, OfNothingIsNothing) {
+TEST(ErasableMemory, CanBeEmpty) {
   EXPECT_EQ(make_erasable(0, torch::kFloat).numel(), 0);
 }
 

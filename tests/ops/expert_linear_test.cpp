@@ -163,7 +163,7 @@ TEST(ExpertLinear, DefersTheGradientsOfAllWeights) {
         << i;
 }
 
-TEST(ExpertLinear, OfFrozenWeightsKeepsNoInput) {
+TEST(ExpertLinear, KeepsNoInputForFrozenWeights) {
   const TestExperts of({2, 0, 3}, torch::kFloat, Memory::kAdjacent);
   for (const bool trains : {false, true}) {
     for (const auto& pair : of.weights) {

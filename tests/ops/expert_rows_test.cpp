@@ -24,7 +24,7 @@ std::vector<int64_t> values_of(const Tensor& tensor) {
   return values;
 }
 
-TEST(ExpertRows, OfEqualScoresTheLowerIndexIsChosen) {
+TEST(ExpertRows, TheLowerIndexIsChosenAmongEqualScores) {
   const Tensor scores =
       torch::tensor({{0., 1., 1., 1., 0., 1.}, {1., 1., 1., 1., 1., 1.}});
   EXPECT_THAT(
@@ -147,7 +147,7 @@ TEST(ExpertRows, PairsThatAreNotKeptHaveNoRowAndNoGradient) {
 }
 
 // The rest of a sequence whose first part has filled its experts.
-TEST(ExpertRows, OfATokenWithoutRoomAnywhereNothingIsAdded) {
+TEST(ExpertRows, NothingIsAddedForATokenWithoutRoom) {
   for (const auto dtype : {torch::kDouble, torch::kFloat, torch::kBFloat16}) {
     const Tensor x = testing::leaf(torch::randn({3, 4}).to(dtype));
     const Tensor weights = testing::leaf(torch::randn({3, 2}).to(
@@ -167,7 +167,7 @@ TEST(ExpertRows, OfATokenWithoutRoomAnywhereNothingIsAdded) {
 
 // The CPU kernels against ATen's, from the same values; sums of bf16 are rounded
 // once in both.
-TEST(ExpertRows, OfTheCpuKernelsAreAtens) {
+TEST(ExpertRows, CpuKernelsAgreeWithAtens) {
   torch::manual_seed(4);
   for (const auto dtype : {torch::kFloat, torch::kBFloat16}) {
     for (const int64_t columns : {1, 37, 640}) {

@@ -154,7 +154,7 @@ struct Adapted {
 class AdapterDropout : public ::testing::TestWithParam<Kernels> {};
 
 // PEFT's: W x + scale B A dropout(x), each linear with a mask of its own.
-TEST_P(AdapterDropout, IsOfTheAdaptersInputAlone) {
+TEST_P(AdapterDropout, AppliesToTheAdaptersInputAlone) {
   torch::manual_seed(4);
   const Adapted adapted;
   const InputDropout dropout{
@@ -204,7 +204,7 @@ TEST_P(AdapterDropout, AccumulatesWhatItReturns) {
         << i;
 }
 
-TEST_P(AdapterDropout, OfRateZeroIsNone) {
+TEST_P(AdapterDropout, DropsNothingAtRateZero) {
   torch::manual_seed(6);
   const Adapted adapted;
   const auto none = adapted.run({}, {}, GetParam());

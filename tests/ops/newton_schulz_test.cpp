@@ -46,7 +46,7 @@ TEST(NewtonSchulz, IsAPolynomialOfTheSingularValues) {
   }
 }
 
-TEST(NewtonSchulz, InBf16SingularValuesComeNearOne) {
+TEST(NewtonSchulz, SingularValuesComeNearOneInBf16) {
   torch::manual_seed(2);
   // All singular values alike, so that none is left small.
   const auto [q, r] = torch::linalg_qr(torch::randn({64, 32}));
@@ -63,7 +63,7 @@ TEST(NewtonSchulz, InBf16SingularValuesComeNearOne) {
 
 // The products of a step in bf16, rounded once, with the wiring of both kernel
 // sets: of sizes with tiles of their own (multiples of 32) and without.
-TEST(NewtonSchulz, ProductsAreScaledAndAddedToAlikeByBothKernelSets) {
+TEST(NewtonSchulz, BothKernelSetsScaleAndAddProducts) {
   torch::manual_seed(4);
   for (const auto& [rows, columns] : std::vector<std::pair<int64_t, int64_t>>{
            {96, 160}, {192, 576}, {576, 1536}, {45, 77}}) {

@@ -74,7 +74,7 @@ TEST(ReleasableMemory, MovesWithItsValues) {
   EXPECT_EQ(to.sum().item<float>(), 3000);
 }
 
-TEST(ReleasableMemory, OfNothingIsNothing) {
+TEST(ReleasableMemory, CanBeEmpty) {
   const auto none = make_releasable(0, torch::kFloat);
   release(none);
   restore(none);

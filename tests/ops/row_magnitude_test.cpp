@@ -114,7 +114,7 @@ TEST_P(RowMagnitude, IsDorasFormula) {
 
 // PEFT's DoraLinearVariant in training: W x + b + (m / n - 1) W d + m / n *
 // scale B A d, with d = dropout(x).
-TEST_P(RowMagnitude, WithDropoutIsPeftsFormula) {
+TEST_P(RowMagnitude, IsPeftsFormulaWithDropout) {
   torch::manual_seed(7);
   Decomposed given;
   given.adapters[0].key = 5;
@@ -158,7 +158,7 @@ TEST_P(RowMagnitude, WithDropoutIsPeftsFormula) {
 }
 
 // As PEFT has it: the magnitudes are not rounded to the model's dtype.
-TEST_P(RowMagnitude, OfABfloat16LinearAreFloat32) {
+TEST_P(RowMagnitude, IsFloat32BesideABfloat16Linear) {
   torch::manual_seed(8);
   const Decomposed given;
   Decomposed narrow = given;
@@ -195,7 +195,7 @@ TEST_P(RowMagnitude, OfABfloat16LinearAreFloat32) {
   EXPECT_LT(brigade::testing::relative_error(found[1], gradients[1]), 1e-2);
 }
 
-TEST_P(RowMagnitude, OfTheNormsThemselvesChangesNothing) {
+TEST_P(RowMagnitude, ChangesNothingWhereItIsTheNorm) {
   torch::manual_seed(4);
   Decomposed given;
   LinearOptions options{.kernels = GetParam()};
@@ -219,7 +219,7 @@ INSTANTIATE_TEST_SUITE_P(
     });
 
 // What tensor parallel adds up where a weight is cut over its inputs.
-TEST(RowSquares, OfColumnsAddUp) {
+TEST(RowSquares, AddUpOverColumns) {
   torch::manual_seed(5);
   const Decomposed given;
   const auto of = [&](int64_t begin, int64_t size) {

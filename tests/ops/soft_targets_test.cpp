@@ -156,7 +156,7 @@ TEST(SoftTargets, LossAndGradientsAreTorchsOfWholeLogits) {
   }
 }
 
-TEST(SoftTargets, OfABfloat16HeadAreComputedWithoutAllLogits) {
+TEST(SoftTargets, AgreeWithFloat64ForABfloat16Head) {
   const LongLesson lesson;
   for (const int64_t k :
        {int64_t{1}, int64_t{32}, int64_t{100}, int64_t{301}}) {

@@ -107,7 +107,7 @@ TEST(AdamW, ABf16WeightNeedsTheRestOfItsMaster) {
   step(flat.clone(), {});
 }
 
-TEST(AdamW, StepsAlikeWithBothKernelSets) {
+TEST(AdamW, BothKernelSetsAgree) {
   torch::manual_seed(3);
   constexpr int64_t kNumel = 1'003;
   const Tensor initial = torch::randn({kNumel});

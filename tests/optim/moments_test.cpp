@@ -56,7 +56,7 @@ Tensor stored(const Tensor& values, torch::ScalarType dtype) {
       .view({-1});
 }
 
-TEST(Moments, InInt8AreRoundedBetweenStepsAndNotInThem) {
+TEST(Moments, AreRoundedToInt8BetweenStepsAndNotInThem) {
   OneParameter flat;
   AdamW optimizer({flat.group()}, {});
   optimizer.keep_moments_in(MomentDtype::kInt8);
@@ -79,7 +79,7 @@ TEST(Moments, InInt8AreRoundedBetweenStepsAndNotInThem) {
   }
 }
 
-TEST(Moments, InInt8TakeAQuarterOfTheirBytes) {
+TEST(Moments, TakeAQuarterOfTheirBytesInInt8) {
   OneParameter flat;
   AdamW optimizer({flat.group()}, {});
   optimizer.keep_moments_in(MomentDtype::kInt8);
@@ -90,7 +90,7 @@ TEST(Moments, InInt8TakeAQuarterOfTheirBytes) {
 }
 
 // Rounded to the nearest, 0.999 of a bf16 number is that number.
-TEST(Moments, InBfloat16DoNotStall) {
+TEST(Moments, DoNotStallInBfloat16) {
   OneParameter flat;
   AdamW optimizer({flat.group()}, {});
   optimizer.keep_moments_in(MomentDtype::kBfloat16);
@@ -103,7 +103,7 @@ TEST(Moments, InBfloat16DoNotStall) {
       v.to(torch::kDouble).mean().item<double>(), std::pow(0.999, 2000), 0.003);
 }
 
-TEST(Moments, InBfloat16AreTheSameForOneSeedStepAndPlace) {
+TEST(Moments, AreTheSameInBfloat16ForOneSeedStepAndPlace) {
   const auto run = [](uint64_t seed, uint64_t key) {
     OneParameter flat;
     OptimizerGroup group = flat.group();
@@ -121,7 +121,7 @@ TEST(Moments, InBfloat16AreTheSameForOneSeedStepAndPlace) {
   EXPECT_FALSE(torch::equal(run(1, 2), run(1, 3)));
 }
 
-TEST(Moments, ThatAnOptimizerHasNotAreRefused) {
+TEST(Moments, AreRefusedOnOptimizersWithoutThem) {
   const OneParameter flat;
   Sgd sgd({flat.group()}, {});
   EXPECT_THAT(

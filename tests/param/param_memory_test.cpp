@@ -82,7 +82,7 @@ TEST(ParamMemory, RanksOwnEachElementOnce) {
   }
 }
 
-TEST(ParamMemory, OfAReducedSegmentOnlyTheOwnedRangeStays) {
+TEST(ParamMemory, OnlyTheOwnedRangeOfAReducedSegmentStays) {
   run_ranks(2, [](const CommunicatorPtr& world) {
     BufferedParams of({100}, world);
     ParamMemory memory(

@@ -53,7 +53,7 @@ int64_t peak_of_first_rank(ScheduleKind kind, int micro_batches) {
   return peak;
 }
 
-TEST(ActivationMemory, Of1F1BIsBoundedByStagesAndOfAfabByMicroBatches) {
+TEST(ActivationMemory, IsBoundedByStagesIn1F1BAndByMicroBatchesInAfab) {
   constexpr int64_t kActivation = kWide * 4;
   const int64_t few = peak_of_first_rank(ScheduleKind::kOneFOneB, 4);
   const int64_t many = peak_of_first_rank(ScheduleKind::kOneFOneB, 32);

@@ -222,7 +222,7 @@ void write_traces(const fs::path& run) {
   }
 }
 
-TEST_F(Report, TimelineIsOfTheLastStepThatAllTracesHave) {
+TEST_F(Report, TimelineShowsTheLastStepThatAllTracesHave) {
   const fs::path run = make_run("a", 5, config(2, 5));
   EXPECT_TRUE(read_timeline(run).is_null());
   write_traces(run);

@@ -131,7 +131,7 @@ TEST(ResumeRules, AnOldRunHadTheStandardParametrizationAndTheLossOfTokens) {
       changes_of(with("/training/loss", "cross_entropy")).refused, IsEmpty());
 }
 
-TEST(ResumeRules, ButNotWhereItIsAllowedByName) {
+TEST(ResumeRules, AllowsAChangeByName) {
   const ResumeChanges changes =
       changes_of(with("/training/seed", 7), {"training.seed"});
   EXPECT_THAT(changes.refused, IsEmpty());

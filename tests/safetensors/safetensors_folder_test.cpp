@@ -94,7 +94,7 @@ TEST_F(SafetensorsFolderTest, AFileOutsideTheFolderIsRefusedByName) {
 
 // transformers reads the list of files from the index and then every tensor of
 // each, in the order of their names.
-TEST_F(SafetensorsFolderTest, OfAnIndexOnlyTheListOfFilesCounts) {
+TEST_F(SafetensorsFolderTest, OnlyTheListOfFilesOfAnIndexCounts) {
   std::filesystem::create_directory(folder_ / "sub");
   write_shard(folder_ / "one", {"a", "b"});
   write_shard(folder_ / "sub" / "two", {"b", "extra"});

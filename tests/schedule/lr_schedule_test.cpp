@@ -123,7 +123,7 @@ TEST(LrSchedule, ReachesTheMinimumOneStepAfterTheLast) {
   }
 }
 
-TEST(LrSchedule, WsdFallsInTheLastTenthWhereNothingElseIsSaid) {
+TEST(LrSchedule, WsdFallsInTheLastTenthByDefault) {
   const LrScheduleOptions schedule = schedule_of(LrDecay::kWsd, {100, 0, 0});
   EXPECT_EQ(learning_rate(schedule, 91), 8);
   EXPECT_NEAR(learning_rate(schedule, 92), 8 * 0.9, 1e-12);

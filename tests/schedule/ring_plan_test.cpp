@@ -101,7 +101,7 @@ TEST(RingPlan, HidesBlocksBeyondTheWindow) {
 
 // The naive twin: the smallest run of a block's chunks that holds every token
 // which a token of another rank sees.
-TEST(RingPlan, LetsTravelWhatOthersSee) {
+TEST(RingPlan, SendsWhatOthersSee) {
   const int64_t chunk = 3;
   for (const std::optional<int64_t> window :
        {std::optional<int64_t>(),

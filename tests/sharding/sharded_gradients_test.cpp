@@ -76,7 +76,7 @@ void expect_first_is_dropped(
         << to_string(sharding) << " " << i;
 }
 
-TEST(ShardedZeroGrad, BetweenMicroBatchesDropsWhatWasAccumulated) {
+TEST(ShardedZeroGrad, DropsWhatWasAccumulatedBetweenMicroBatches) {
   run_ranks(2, [](const CommunicatorPtr& world) {
     for (const auto sharding :
          {Sharding::kOptimizer, Sharding::kGradients, Sharding::kParameters}) {
@@ -95,7 +95,7 @@ TEST(ShardedZeroGrad, BetweenMicroBatchesDropsWhatWasAccumulated) {
 
 // Of divided gradients .grad does not hold the sum, so that writing it could
 // mean anything.
-TEST(ShardedZeroGrad, ThatWritesDividedGradientsIsRefused) {
+TEST(ShardedZeroGrad, IsRefusedWhereItWritesDividedGradients) {
   run_ranks(2, [](const CommunicatorPtr& world) {
     for (const auto sharding : {Sharding::kGradients, Sharding::kParameters}) {
       try {
@@ -113,7 +113,7 @@ TEST(ShardedZeroGrad, ThatWritesDividedGradientsIsRefused) {
 }
 
 // An optimizer that keeps gradients, and zero_grad() as in every loop.
-TEST(ShardedZeroGrad, AfterAStepClearsOrIsAnError) {
+TEST(ShardedZeroGrad, ClearsAfterAStepOrIsAnError) {
   run_ranks(2, [](const CommunicatorPtr& world) {
     for (const auto sharding :
          {Sharding::kOptimizer, Sharding::kGradients, Sharding::kParameters}) {
@@ -323,7 +323,7 @@ TEST(ClipGradNorm, IsThatOfOneProcessWhateverIsSharded) {
 }
 
 // Clipped gradients are not cleared ones.
-TEST(ClipGradNorm, OfGradientsThatAnOptimizerKeepsIsNoClearing) {
+TEST(ClipGradNorm, DoesNotCountAsClearingKeptGradients) {
   run_ranks(2, [](const CommunicatorPtr& world) {
     for (const auto sharding :
          {Sharding::kNone,

@@ -375,7 +375,7 @@ TEST(ShardedWeights, AnExceptionInForwardEndsItsPass) {
   });
 }
 
-TEST(ShardedWeights, ArePassesThatNobodyObservesRefused) {
+TEST(ShardedWeights, RefusePassesThatNobodyObserves) {
   run_ranks(2, [](const CommunicatorPtr& world) {
     const auto net = std::make_shared<ThrowingNet>();
     DataParallel model(net, world, unit_options(Sharding::kParameters));
@@ -430,7 +430,7 @@ TEST(ShardedWeights, AreLoadedAndSavedWhole) {
   });
 }
 
-TEST(ShardedWeights, OfATorchOptimizerTrainAsOneProcess) {
+TEST(ShardedWeights, TrainAsOneProcessWithATorchOptimizer) {
   for (const int ranks : {2, 3}) {
     UnitNet single;
     torch::optim::Adam oracle(single.parameters(), 0.01);

@@ -113,7 +113,7 @@ TEST_P(ShardingTest, TrainsAsWithout) {
 
 // The sum of two does not depend on their order, that of a micro-batch's sums
 // over ranks does on when they are added up.
-TEST(Sharding, OfTwoRanksOptimizersIsBitEqual) {
+TEST(Sharding, IsBitEqualForTheOptimizersOfTwoRanks) {
   run_ranks(2, [](const CommunicatorPtr& world) {
     const auto whole = train_with_adamw(world, sharded(Sharding::kNone));
     const auto divided = train_with_adamw(world, sharded(Sharding::kOptimizer));
@@ -122,7 +122,7 @@ TEST(Sharding, OfTwoRanksOptimizersIsBitEqual) {
   });
 }
 
-TEST_P(ShardingTest, HalvesOnTheWireTrainAlike) {
+TEST_P(ShardingTest, HalvesOnTheWireKeepWeightsClose) {
   const auto& [sharding, ranks] = GetParam();
   run_ranks(ranks, [&, sharding = sharding](const CommunicatorPtr& world) {
     const auto whole = train_with_adamw(world, sharded(Sharding::kNone));

@@ -62,11 +62,11 @@ void expect_as_one_rank(int holders) {
   });
 }
 
-TEST(ParallelRmsNorm, OfDividedHeadsIsThatOfOneRank) {
+TEST(ParallelRmsNorm, EqualsOneRankOnDividedHeads) {
   expect_as_one_rank(1);
 }
 
-TEST(ParallelRmsNorm, OfHeadsThatSeveralRanksHoldIsThatOfOneRank) {
+TEST(ParallelRmsNorm, EqualsOneRankOnHeadsThatSeveralRanksHold) {
   expect_as_one_rank(2);
 }
 

@@ -56,7 +56,7 @@ TEST(AddedTokenCuts, LieBetweenTwoTokens) {
   EXPECT_EQ(cuts.cut_before(text, 11), 8U);
 }
 
-TEST(AddedTokenCuts, LieNotInTheWhiteSpaceThatATokenTakesAlong) {
+TEST(AddedTokenCuts, DoNotLieInTheWhiteSpaceThatATokenTakesAlong) {
   AddedTokenCuts cuts;
   cuts.add("<l>", {.id = 1, .lstrip = true});
   cuts.add("<r>", {.id = 2, .rstrip = true});

@@ -184,7 +184,7 @@ TEST(UnigramModel, AnUnknownTokenThatIsNeededButMissingIsNamed) {
   }
 }
 
-TEST(UnigramModel, OfATokenThatStandsTwiceTheLaterOneCounts) {
+TEST(UnigramModel, TheLaterOfTwoEqualTokensCounts) {
   const HuggingFaceTokenizer tokenizer(
       Pieces{.tokens = {{"<unk>", 0}, {"a", -1}, {"a", -9}, {"aa", -5}}}.json(),
       "FILE");

@@ -160,7 +160,7 @@ TEST_F(AdapterRun, ContinuesWithTheMasksAndMagnitudesOfAWholeRun) {
   }
 }
 
-TEST_F(AdapterRun, OfExpertsAndRoutersContinuesUnderAnotherDivision) {
+TEST_F(AdapterRun, ExpertsAndRoutersContinueUnderAnotherDivision) {
   train(
       "base_of_experts",
       {"training.total_train_steps=1",
@@ -228,7 +228,7 @@ TEST_F(AdapterRun, OfExpertsAndRoutersContinuesUnderAnotherDivision) {
       1e-5);
 }
 
-TEST_F(AdapterRun, KeepsMomentsInFewBitsAlikeUnderZeroAndAmongGroups) {
+TEST_F(AdapterRun, KeepsMomentsInFewBitsUnderZeroAndAmongGroups) {
   for (const std::string dtype : {"int8", "bfloat16"}) {
     SCOPED_TRACE(dtype);
     const auto train_two = [&](const std::string& name,

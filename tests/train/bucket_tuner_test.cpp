@@ -27,7 +27,7 @@ TEST(BucketTuner, CandidatesReachFromAQuarterMebibyteToOneBucketForAll) {
       ElementsAre(512 * KiB, 256 * KiB));
 }
 
-TEST(BucketTuner, AmongPredictionsThatAreAlikeLargerBucketsComeFirst) {
+TEST(BucketTuner, LargerBucketsComeFirstAmongClosePredictions) {
   std::vector<TunedCapacity> capacities;
   for (const auto& [mib, exposed_ms] :
        {std::pair{8, 9.0}, {1, 5.0}, {2, 5.4}, {4, 5.5}, {16, 8.9}})

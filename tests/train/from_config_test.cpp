@@ -97,7 +97,7 @@ TEST(FromConfig, TheOuterStepIsComputedByTheModelsKernels) {
 }
 
 // A matrix four times as wide as the base's, and a head.
-TEST(FromConfig, MupsRatesAreThoseOfTheClassAndShrinkWeightsAlike) {
+TEST(FromConfig, MupsRatesFollowTheClassAtEqualDecay) {
   ParameterRow matrix;
   matrix.mup = {.values = 1, .width = 4};
   ParameterRow head;

@@ -209,7 +209,7 @@ class FlippedBit : public CheckedRun {
   }
 };
 
-TEST_F(FlippedBit, OfAGradientNamesRankAndParameterAndIsNotUsed) {
+TEST_F(FlippedBit, IsNamedByRankAndParameterAndNotUsed) {
   for (const int zero_stage : {0, 1, 2}) {
     for (const std::string& error : errors_where({3}, zero_stage))
       EXPECT_THAT(
@@ -224,17 +224,17 @@ TEST_F(FlippedBit, OfAGradientNamesRankAndParameterAndIsNotUsed) {
   }
 }
 
-TEST_F(FlippedBit, OfTheRehearsalIsToldFromOneOfTheStep) {
+TEST_F(FlippedBit, RehearsalAndStepAreToldApart) {
   for (const std::string& error : errors_where({2}))
     EXPECT_THAT(error, HasSubstr("gave what the second one did"));
 }
 
-TEST_F(FlippedBit, ThatComesAgainIsSaidToDoSo) {
+TEST_F(FlippedBit, IsReportedAsRepeated) {
   for (const std::string& error : errors_where({3, 4}))
     EXPECT_THAT(error, HasSubstr("it happens again and again"));
 }
 
-TEST_F(FlippedBit, OfAStepThatIsNotCheckedIsNotSeen) {
+TEST_F(FlippedBit, IsNotSeenInAStepThatIsNotChecked) {
   for (const std::string& error : errors_where({1}))
     EXPECT_EQ(error, "");
 }

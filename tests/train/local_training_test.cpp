@@ -130,7 +130,7 @@ struct GroupLayout {
 // Where AdamW's step is linear in the gradient (epsilon far above the second
 // moment's root, as SGD with momentum), the mean of the groups' weights after
 // one step is the weights of data parallel.
-TEST_F(LocalSteps, OfOneWithPlainAveragingAreDataParallel) {
+TEST_F(LocalSteps, AreDataParallelWhereEachStepIsAveraged) {
   const Arguments linear = {
       "training.adam_eps=1e6",
       "training.learning_rate=5e5",
@@ -765,7 +765,7 @@ TEST_F(LocalSteps, AGroupWithACopyThatIsNotFiniteIsLeftOut) {
 }
 
 // As one rank that holds all experts and reads its group's tokens.
-TEST_F(LocalSteps, GroupsThatDivideExpertsAreOnesOfASingleRank) {
+TEST_F(LocalSteps, GroupsThatDivideExpertsTrainAsSingleRanks) {
   const Arguments common = with_experts(
       {"distributed.local_steps=3",
        "distributed.local_groups=2",
@@ -817,7 +817,7 @@ TEST_F(LocalSteps, GroupsThatDivideExpertsAreOnesOfASingleRank) {
       torch::equal(read("single", 4, kExpert), read("single", 8, kExpert)));
 }
 
-TEST_F(LocalSteps, OfOneWithDividedExpertsAreDataParallel) {
+TEST_F(LocalSteps, AreDataParallelWithDividedExpertsToo) {
   const Arguments linear = with_experts(
       {"training.adam_eps=1e6",
        "training.learning_rate=5e5",

@@ -153,7 +153,7 @@ TEST_P(Optimizers, TrainUnderEveryLayoutWhatOneRankTrains) {
   }
 }
 
-TEST_P(Optimizers, ContinueBitForBitUnderTheSameLayoutAndAlikeUnderAnother) {
+TEST_P(Optimizers, ContinueBitForBitOrCloselyUnderAnotherLayout) {
   const LayoutOfRun layout = with_batch(kLayouts[6]);
   train("whole", layout, {"checkpoint.save_frequency=3"});
   const std::string from =
@@ -297,7 +297,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 class OtherOptimizer : public Optimizers {};
 
-TEST_P(OtherOptimizer, InACheckpointIsRefusedUnlessAllowed) {
+TEST_P(OtherOptimizer, IsRefusedInACheckpointUnlessAllowed) {
   train("first", {1, {}}, {"training.optimizer=adamw"});
   const std::string from =
       "checkpoint.load_path=" + checkpoint("first", kSteps).string();

@@ -63,13 +63,13 @@ TEST_F(PeakRate, IsKeptByTheNumberOfRanksThatShareTheMachine) {
   EXPECT_EQ(nlohmann::json::parse(read_text_file(file())).size(), 2U);
 }
 
-TEST_F(PeakRate, OfARankThatOnlyReadsLeavesNoFile) {
+TEST_F(PeakRate, ARankThatOnlyReadsLeavesNoFile) {
   EXPECT_GT(
       peak_flops(torch::kFloat, 2, {folder_, PeakRateCache::Access::kRead}), 0);
   EXPECT_FALSE(std::filesystem::exists(file()));
 }
 
-TEST_F(PeakRate, IsMeasuredAnewWhereTheCacheIsNoJson) {
+TEST_F(PeakRate, IsMeasuredAgainWhereTheCacheIsNoJson) {
   std::filesystem::create_directories(folder_);
   write_text_file(file(), "no json");
   EXPECT_GT(peak_flops(torch::kFloat, 2, {folder_}), 0);

@@ -151,7 +151,7 @@ class TuneRateCommand : public ::testing::Test {
 
 // The coordinate check of mup: at one rate, what the logits do does not depend
 // on the width, and grows with it without.
-TEST_F(TuneRateCommand, MupsActivationsMoveAlikeAtEveryWidth) {
+TEST_F(TuneRateCommand, MupsActivationsMoveEquallyAtEveryWidth) {
   const testing::Arguments check = {
       "--widths",
       "32,128",

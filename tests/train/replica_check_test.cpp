@@ -27,7 +27,7 @@ std::vector<State> replicas_with_flip(
 
 class ReplicaCheck : public ::testing::TestWithParam<torch::ScalarType> {};
 
-TEST_P(ReplicaCheck, FindsNothingWhereAllBitsAreAlike) {
+TEST_P(ReplicaCheck, FindsNothingWhereAllBitsAreEqual) {
   testing::run_ranks(3, [](const CommunicatorPtr& world) {
     EXPECT_FALSE(
         find_unlike_replica(replicas_with_flip(false, GetParam()), *world));
@@ -44,7 +44,7 @@ TEST_P(ReplicaCheck, NamesTheTensorAndTheRankOfAFlippedBit) {
   });
 }
 
-TEST_P(ReplicaCheck, OfTwoItCannotTellWhichIsRight) {
+TEST_P(ReplicaCheck, CannotTellWhichOfTwoIsRight) {
   testing::run_ranks(2, [](const CommunicatorPtr& world) {
     const auto found = find_unlike_replica(
         replicas_with_flip(world->rank() == 1, GetParam()), *world);

@@ -185,7 +185,7 @@ TEST_F(RouterUseRun, DroppedChoicesAreEqualInEveryLayout) {
 
 // With a rate of 0 the weights stay: an evaluation, which drops nothing, finds
 // the same; a capacity that is enough changes no bit of a step.
-TEST_F(RouterUseRun, ACapacityIsOfTrainingAlone) {
+TEST_F(RouterUseRun, ACapacityAppliesToTrainingAlone) {
   const auto lines = [&](const Arguments& overrides) {
     experts_of(1, overrides, kSequences);
     return testing::read_metrics(folder_ / "run");

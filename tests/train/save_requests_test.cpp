@@ -51,13 +51,13 @@ TEST_F(SaveRequests, SaveTheStepInWhichTheyAreAgreed) {
 }
 
 // It may be older than that save: the run asks once more.
-TEST_F(SaveRequests, ThatArriveRightAfterASaveAreSavedAStepLater) {
+TEST_F(SaveRequests, AreSavedAStepLaterRightAfterASave) {
   EXPECT_EQ(saved_steps(2, {}, {2, 3}), (Steps{2, 4, 9}));
 }
 
 // Rank 0 is of the first stage, whose requests are agreed a step later: here
 // after the save of step 5, which saves what was asked for.
-TEST_F(SaveRequests, OfAnEarlierStageThatASaveOvertakesAreNotLost) {
+TEST_F(SaveRequests, AreNotLostWhereASaveOvertakesThem) {
   testing::Arguments stages = {"distributed.pp_size=2"};
   EXPECT_EQ(saved_steps(4, stages, {2}), (Steps{3, 9}));
   stages.emplace_back("checkpoint.save_frequency=5");

@@ -175,7 +175,7 @@ class FullDisk : public TrainingErrors {
   bool is_mounted_ = false;
 };
 
-TEST_F(FullDisk, ThatHoldsNotEvenOneCheckpointIsFoundAtTheStart) {
+TEST_F(FullDisk, IsFoundAtTheStartWhereNoCheckpointFits) {
   if (!is_mounted_)
     GTEST_SKIP() << "mounting a small tmpfs takes root: " << strerror(errno);
   for (const std::string nproc : {"1", "2"}) {
@@ -222,7 +222,7 @@ TEST_F(FullDisk, LeavesThePreviousCheckpointUnharmed) {
 }
 
 // Its run folder alone, which grows by half a kilobyte per step.
-TEST_F(FullDisk, UnderTheMetricsAloneEndsTheRunOnceItsLastStepIsSaved) {
+TEST_F(FullDisk, EndsTheRunAfterASaveWhereItHoldsMetricsAlone) {
   if (!is_mounted_)
     GTEST_SKIP() << "mounting a small tmpfs takes root: " << strerror(errno);
   const fs::path save_dir = folder_ / "saved";

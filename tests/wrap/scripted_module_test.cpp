@@ -178,7 +178,7 @@ for step in range(5):
 torch.jit.script(net).save(sys.argv[2])
 )";
 
-TEST(ScriptedModule, OfPythonTrainsAsItDoesThere) {
+TEST(ScriptedModule, TrainsAsItDoesInPython) {
   const testing::RunsFolder folder;
   const std::string before = (folder / "before.pt").string();
   const std::string after = (folder / "after.pt").string();

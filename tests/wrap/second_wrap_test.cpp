@@ -86,7 +86,7 @@ TEST_P(SecondWrap, AnOptimizerOverTheModulesParametersGoesOn) {
   });
 }
 
-TEST_P(SecondWrap, OfAModuleThatSharesMemoryKeepsItSharedOrIsRefused) {
+TEST_P(SecondWrap, KeepsSharedMemorySharedOrIsRefused) {
   run_ranks(2, [](const CommunicatorPtr& world) {
     const auto one = std::make_shared<TwoParams>();
     const auto other = std::make_shared<TwoParams>();

@@ -15,7 +15,7 @@ torch::Tensor starts(const std::vector<std::vector<int64_t>>& rows) {
   return torch::stack(parts);
 }
 
-TEST(DocumentBounds, OfEachRowOnesOwn) {
+TEST(DocumentBounds, EachRowHasItsOwn) {
   const auto found =
       document_bounds(starts({{0, 0, 2, 2, 2}, {0, 1, 2, 2, 2}}));
   ASSERT_TRUE(found);
@@ -30,12 +30,12 @@ TEST(DocumentBounds, ADocumentMayHaveBegunBeforeItsRow) {
   EXPECT_EQ(found->longest, 3);
 }
 
-TEST(DocumentBounds, NoneWhereQueriesDisagree) {
+TEST(DocumentBounds, DoNotExistWhereQueriesDisagree) {
   EXPECT_FALSE(document_bounds(starts({{0, 0, 1, 1}})));  // an overlap
   EXPECT_FALSE(document_bounds(starts({{0, 0, 2, 0}})));  // back again
 }
 
-TEST(DocumentBounds, OfWholeRows) {
+TEST(DocumentBounds, WholeRowsAreOneDocumentEach) {
   const DocumentBounds rows = rows_as_documents(2, 7);
   EXPECT_THAT(rows.bounds, ElementsAre(0, 7, 14));
   EXPECT_EQ(rows.longest, 7);

@@ -79,7 +79,7 @@ TEST(GroupedProducts, AreThoseOfEachExpert) {
   }
 }
 
-TEST(GroupedProducts, OnlyOfWhatLiesInOneOrder) {
+TEST(GroupedProducts, DeclineOperandsThatTheKernelDoesNotTake) {
   if (!has_grouped_products())
     GTEST_SKIP() << "this libtorch has no grouped products";
   auto each = experts({3, 5, 2}, kOut * kIn);

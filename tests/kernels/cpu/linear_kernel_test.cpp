@@ -270,7 +270,7 @@ TEST(LinearKernelNan, StaysVisible) {
 }
 
 // The kernel and oneDNN's product are the same linear.
-TEST(Linear, OfWholeTilesIsThatOfProducts) {
+TEST(Linear, EqualsProductsOnWholeTiles) {
   if (!has_weight_kernel(96, 64))
     GTEST_SKIP() << "on this processor linears are oneDNN's";
   torch::manual_seed(2);

@@ -139,7 +139,7 @@ TEST_P(Bf16Tiles, MultiplyAPackedLeftOperandAsDoubleDoes) {
       });
 }
 
-TEST_P(Bf16Tiles, OfNoRowsOrColumnsDoNothing) {
+TEST_P(Bf16Tiles, DoNothingWithoutRowsOrColumns) {
   const TileSession session;
   for (const auto& [m, n] : {std::pair<int64_t, int64_t>{0, 32}, {32, 0}})
     multiply_by(
