@@ -300,7 +300,7 @@ TEST_F(EnvironmentTest, ABatchScriptOfSlurmIsNoTask) {
   const auto script = without(kSlurm, "SLURM_STEP_ID");
   EXPECT_EQ(read(script).launcher, "single");
   EXPECT_EQ(read(script).world_size, 1);
-  // Nor is a step's only task one of several ranks.
+  // A step's only task is not one of several ranks either.
   EXPECT_EQ(
       read(with(
                kSlurm,

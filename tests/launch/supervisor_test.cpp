@@ -53,7 +53,7 @@ bool eventually(const std::function<bool()>& condition) {
   return true;
 }
 
-// A zombie has ended: only its parent has not looked yet.
+// A zombie has ended; its parent has just not waited for it yet.
 bool is_running(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   const std::string stat{std::istreambuf_iterator<char>(file), {}};
@@ -388,7 +388,7 @@ TEST_F(SupervisorTest, KillingTheSupervisorLeavesNoOrphan) {
   ::prctl(PR_SET_CHILD_SUBREAPER, 0);
 }
 
-// Else the kernel might choose the supervisor, and nobody would tell.
+// The kernel might otherwise choose the supervisor, and nobody would report it.
 TEST_F(SupervisorTest, ARankIsKilledBeforeItsSupervisorWhenMemoryRunsOut) {
   int own = 0;
   if (!(std::ifstream("/proc/self/oom_score_adj") >> own))

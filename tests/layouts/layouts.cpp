@@ -168,7 +168,8 @@ void add_mixtral(const LayoutCase& plain, std::vector<LayoutCase>& cases) {
       {.dims = plain.dims, .packed = true, .model = "mixtral_with_capacity"});
 }
 
-// Where a rank's stages may be unlike: with experts, with none, without layers.
+// Cases in which a rank's stages may differ: with experts, without, or without
+// layers.
 void add_interleaved(const LayoutCase& plain, std::vector<LayoutCase>& cases) {
   LayoutCase other = plain;
   for (const ScheduleChoice& schedule : schedules_of(plain.dims.pp)) {
@@ -507,7 +508,7 @@ std::vector<LayoutCase> quick_layouts() {
        .recompute = "stages",
        .model = "mixtral",
        .zero_stage = 1},
-      // A rank of two stages, of which one has no experts.
+      // A rank with two stages, one of them without experts.
       {.dims = {.dp = 2, .pp = 2, .ep = 2},
        .schedule = "interleaved_1f1b",
        .virtual_stages = 2,
@@ -685,7 +686,7 @@ std::vector<LayoutCase> quick_layouts() {
        .schedule = "zero_bubble",
        .tied = false,
        .kernels = "aten"},
-      // In bfloat16.
+      // bfloat16.
       {.dims = {.dp = 2}, .dtype = "bfloat16"},
       {.dims = {.tp = 2, .pp = 2},
        .sequence_parallel = true,

@@ -37,17 +37,17 @@ struct LayoutCase {
 
 // Micro-batches of a step, the same in each layout.
 inline constexpr int kAccumulation = 4;
-// Of models without adapters. Where a gradient cancels, or few tokens visit an
-// expert, nothing but rounding is left of it, which AdamW would make a whole step
-// of with a smaller one. (B of an adapter begins with zeros: it consists of such
-// steps, which are alike where they are whole.)
+// Used for models without adapters. Where a gradient cancels, or few tokens
+// visit an expert, only rounding is left, of which AdamW would make a whole
+// step with a smaller epsilon. (B of an adapter begins with zeros, so it
+// consists of such steps; they are equal where they are whole.)
 inline constexpr double kAdamEps = 1e-5;
 
 // "dp1_tp2_pp2_cp2"
 std::string name_of(const ParallelDims& dims);
 // The same and what differs from the defaults: "..._zero_bubble_sp_full".
 std::string name_of(const LayoutCase& layout);
-// For GoogleTest.
+// Used by GoogleTest.
 void PrintTo(const LayoutCase& layout, std::ostream* out);
 
 // Sequences of a step: as many as dp replicas with kAccumulation micro-batches

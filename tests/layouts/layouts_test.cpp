@@ -152,7 +152,7 @@ TEST_P(Layout, TrainsAsOneRankDoes) {
       expected.eval_losses.size(),
       static_cast<size_t>(layout.steps / kEvalEvery));
   if (layout.adapter > 0) {
-    // Of 4 layers' linears A and B, and magnitudes.
+    // A, B and magnitudes of the linears of 4 layers.
     size_t linears = 4 * 7;
     if (layout.model == "mixtral")
       linears = 4 * (4 + 1 + 4 * 3);
@@ -181,7 +181,7 @@ TEST_P(Layout, TrainsAsOneRankDoes) {
   EXPECT_EQ(text, "");
 }
 
-// Else the layouts with documents would show nothing.
+// The layouts with documents would show nothing otherwise.
 TEST(LayoutOracle, TrainsDifferentlyWithSeparateDocuments) {
   EXPECT_NE(
       tiny_training().oracle({.documents = true}).losses,

@@ -40,7 +40,7 @@ TEST_P(LayoutOverMpi, TrainsAsOneRankDoes) {
   const testing::RunsFolder folder;
   auto config = testing::tiny_run(
       testing::prepare_bytes(folder / "text", testing::made_up_text(20000)));
-  // Of one rank; the layout gives its own micro-batches.
+  // The options of one rank; the layout sets its own micro-batches.
   Arguments train{
       "train",
       "--config",

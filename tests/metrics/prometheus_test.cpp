@@ -20,7 +20,7 @@ TEST(Prometheus, EveryLineFollowsItsTextFormat) {
   metrics.step_ms = 250;
   metrics.eval_loss = 3.5;
   std::istringstream text(prometheus_text(metrics, "a\"b\\c\nd"));
-  // Of Prometheus' "Exposition formats": comments, and NAME{LABELS} VALUE.
+  // Prometheus' "Exposition formats": comments, and NAME{LABELS} VALUE.
   const std::regex form(
       R"((# (HELP|TYPE) brigade_[a-z_]+ .+)|)"
       R"((brigade_[a-z_]+\{run="([^"\\\n]|\\["\\n])*"\} [-+0-9.e]+))");

@@ -152,7 +152,7 @@ std::vector<std::string> all_but_the_first() {
   return targets;
 }
 
-// Of two layers A and B of attention, router, experts, and of the shared one
+// Counts A and B in two layers: attention, router, experts, the shared expert
 // and its gate.
 INSTANTIATE_TEST_SUITE_P(
     Models,

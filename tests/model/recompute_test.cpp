@@ -72,7 +72,7 @@ TEST(Recompute, FreesTheActivationsUntilBackward) {
   EXPECT_FALSE(plain.activations.at(0).expired());
   EXPECT_TRUE(recomputed.activations.at(0).expired());
   freed.sum().backward();
-  // Made anew in backward, and gone after it.
+  // It is made again in backward, and gone after it.
   ASSERT_EQ(recomputed.activations.size(), 2u);
   EXPECT_TRUE(recomputed.activations.at(1).expired());
 }
@@ -203,7 +203,7 @@ void expect_dropout_recomputed(torch::Device device) {
     const torch::Tensor between = torch::rand({3}, ones.options());
     output.sum().backward();
     const torch::Tensor after = torch::rand({3}, ones.options());
-    // Of ones the gradient is the mask, and so is the output.
+    // For ones both the gradient and the output are the mask.
     EXPECT_TRUE(torch::equal(x.grad(), output));
     EXPECT_GT(x.grad().count_nonzero().item<int64_t>(), 0);
     torch::manual_seed(5);

@@ -56,7 +56,7 @@ struct SmallRouter {
   std::unique_ptr<Router> router;
 };
 
-// Of the losses alone, token by token, with counts as constants.
+// The losses alone, token by token, with counts as constants.
 Tensor expected_losses(
     const Tensor& x,
     const Tensor& weight,

@@ -157,7 +157,7 @@ ModelDescription adapted_experts(const std::vector<std::string>& targets) {
 TEST(AdapterRows, GoWithTheirExpertAndAreCutAsItIs) {
   const ModelDescription model =
       adapted_experts({"experts.2.gate_proj", "up_proj"});
-  // Of each layer: gate of one, up of four and of the shared one.
+  // Each layer has gate of one expert, up of four and of the shared one.
   EXPECT_EQ(names_of_adapters(model).size(), 2U * 2 * 6);
   ModelPart part = whole_model(small_model());
   part.experts = {2, 4};
@@ -177,7 +177,8 @@ TEST(AdapterRows, GoWithTheirExpertAndAreCutAsItIs) {
   EXPECT_EQ(cut("experts.2.gate_proj.lora_A.weight").gradient_ranks, 2);
 }
 
-// Whole on every rank, whose gradients are parts where tokens are divided.
+// They are whole on every rank; a rank's gradient is a part where tokens are
+// divided.
 TEST(AdapterRows, AreWholeForARouter) {
   const ModelDescription model =
       adapted_experts({"mlp.gate", "shared_expert_gate"});

@@ -19,8 +19,8 @@ const TensorParallelSizes kShardSizes{
 constexpr auto kReplicated = TokenLayout::kReplicated;
 constexpr auto kSharded = TokenLayout::kSharded;
 
-// Of a model of those sizes, with head size 3, hidden size 8, a vocabulary of
-// 13, every bias and norms of heads.
+// A row of a model of those sizes, with head size 3, hidden size 8, a
+// vocabulary of 13, every bias and norms of heads.
 ParameterRow row_of(const std::string& name) {
   DecoderConfig config;
   config.num_attention_heads = kShardSizes.num_attention_heads;

@@ -63,7 +63,8 @@ TEST(BlockCodes, TheMapIsBitsandbytes) {
 }
 
 TEST(BlockCodes, AreThoseOfTheNearestEntries) {
-  // Of the argmin over bitsandbytes' map, as its kernel for any device has it.
+  // Hashes of the argmin over bitsandbytes' map, as its kernel for any device
+  // computes it.
   for (const Kernels kernels : kCodecs) {
     const Blocks with_sign(values_for(torch::kChar), torch::kChar, kernels);
     const Tensor entries = entries_of(with_sign.codes);

@@ -179,7 +179,7 @@ TEST(ExpertLinear, KeepsNoInputForFrozenWeights) {
         EXPECT_EQ(weight.grad().defined(), trains);
     }
   }
-  // Twice the same.
+  // Both runs add the same gradient.
   Tensor expected = torch::zeros_like(of.x);
   int64_t begin = 0;
   for (size_t e = 0; e < of.counts.size(); ++e) {

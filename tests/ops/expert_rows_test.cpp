@@ -94,7 +94,7 @@ TEST(ExpertRows, RowsAndTheirSumsAreThoseOfALoopOverPairs) {
   }
 }
 
-// Of two sequences of four tokens; each expert takes two of each.
+// Two sequences of four tokens; each expert takes two tokens of each sequence.
 TEST(ExpertRows, ACapacityKeepsTheFirstTokensOfASequence) {
   const Tensor experts =
       torch::tensor(
@@ -109,7 +109,7 @@ TEST(ExpertRows, ACapacityKeepsTheFirstTokensOfASequence) {
   EXPECT_THROW(within_capacity(experts, 3, 0), Error);
 }
 
-// As if their weights were zero, which they are to the loop.
+// The loop gives them zero weights.
 TEST(ExpertRows, PairsThatAreNotKeptHaveNoRowAndNoGradient) {
   torch::manual_seed(5);
   constexpr int64_t kTokens = 12;
@@ -165,8 +165,8 @@ TEST(ExpertRows, NothingIsAddedForATokenWithoutRoom) {
   }
 }
 
-// The CPU kernels against ATen's, from the same values; sums of bf16 are rounded
-// once in both.
+// The CPU kernels against ATen's, from the same values; sums of bf16 are
+// rounded once in both.
 TEST(ExpertRows, CpuKernelsAgreeWithAtens) {
   torch::manual_seed(4);
   for (const auto dtype : {torch::kFloat, torch::kBFloat16}) {

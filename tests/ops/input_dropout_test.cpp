@@ -232,8 +232,8 @@ TEST_P(AdapterDropout, HasTheMeanOfNone) {
         sums[i] += drawn[i];
     }
   }
-  // Of the outputs and of x's gradient, whose adapters' part is about as large
-  // as the rest; the error of a mean falls as the root of the draws.
+  // The outputs and x's gradient: their adapters' part is about as large as the
+  // rest, and the error of a mean falls as the root of the draws.
   for (const size_t i : {size_t{0}, size_t{1}, size_t{2}})
     EXPECT_LT(brigade::testing::relative_error(sums[i] / kDraws, none[i]), 0.03)
         << i;

@@ -48,7 +48,7 @@ TEST(NewtonSchulz, IsAPolynomialOfTheSingularValues) {
 
 TEST(NewtonSchulz, SingularValuesComeNearOneInBf16) {
   torch::manual_seed(2);
-  // All singular values alike, so that none is left small.
+  // All singular values are equal, so that none is left small.
   const auto [q, r] = torch::linalg_qr(torch::randn({64, 32}));
   for (const Tensor& matrix :
        {(3 * q).contiguous(), (3 * q).t().contiguous()}) {
@@ -61,8 +61,8 @@ TEST(NewtonSchulz, SingularValuesComeNearOneInBf16) {
   }
 }
 
-// The products of a step in bf16, rounded once, with the wiring of both kernel
-// sets: of sizes with tiles of their own (multiples of 32) and without.
+// The products of a step in bf16, rounded once, by both kernel sets, at sizes
+// with tiles of their own (multiples of 32) and without.
 TEST(NewtonSchulz, BothKernelSetsScaleAndAddProducts) {
   torch::manual_seed(4);
   for (const auto& [rows, columns] : std::vector<std::pair<int64_t, int64_t>>{

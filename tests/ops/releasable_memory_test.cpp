@@ -8,7 +8,7 @@
 namespace brigade::ops {
 namespace {
 
-// Of this process, in memory.
+// The bytes of this process that are in memory.
 int64_t resident_bytes() {
   std::ifstream file("/proc/self/statm");
   int64_t pages = 0;

@@ -40,8 +40,8 @@ struct Lesson {
   }
 };
 
-// Of more tokens than a panel of the CPU's kernel and more vocabulary than a
-// tile, in chunks that fill neither, with a teacher that likes neighbours.
+// More tokens than a panel of the CPU's kernel and more vocabulary than a tile,
+// in chunks that fill neither, with a teacher that likes neighbours.
 struct LongLesson : Lesson {
   LongLesson() : Lesson(torch::kBFloat16) {
     constexpr int64_t kTokens = 70;
@@ -56,7 +56,7 @@ struct LongLesson : Lesson {
         torch::randn({kTokens, kVocabulary}) * 2 -
             (torch::arange(kVocabulary) - 100).abs() / 20,
         1);
-    // Among the likeliest, and the first and the last of the vocabulary.
+    // Likely targets, and the first and the last of the vocabulary.
     targets.narrow(0, 0, 20).copy_(teacher.narrow(0, 0, 20).argmax(1));
     targets[20] = 0;
     targets[21] = kVocabulary - 1;

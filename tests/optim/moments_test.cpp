@@ -121,7 +121,7 @@ TEST(Moments, AreTheSameInBfloat16ForOneSeedStepAndPlace) {
   EXPECT_FALSE(torch::equal(run(1, 2), run(1, 3)));
 }
 
-TEST(Moments, AreRefusedOnOptimizersWithoutThem) {
+TEST(Moments, OptimizersThatCannotNarrowThemSaySo) {
   const OneParameter flat;
   Sgd sgd({flat.group()}, {});
   EXPECT_THAT(

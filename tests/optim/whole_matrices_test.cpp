@@ -1,5 +1,5 @@
-// Matrices in pieces: cut by tensor parallelism, then among ZeRO's owners, or on
-// several ranks alike.
+// Matrices in pieces: cut by tensor parallelism, then among ZeRO's owners, or
+// equal on several ranks.
 #include "brigade/optim/whole_matrices.h"
 
 #include <gmock/gmock.h>
@@ -42,7 +42,7 @@ torch::Tensor values_of(size_t matrix) {
       .view({shape.rows, shape.columns});
 }
 
-// What tells every element's place, and whose sum is no piece's own.
+// Shows every element's place, and a sum that no piece has by itself.
 torch::Tensor computed(const torch::Tensor& whole) {
   return whole * 2 + whole.sum();
 }

@@ -17,7 +17,8 @@ struct BufferedParams {
   std::vector<Param> params;
   BucketPlan plan;
 
-  // Of these sizes, in buckets of at most 200 elements, the last first.
+  // Parameters of these sizes in buckets of at most 200 elements, the last
+  // first.
   BufferedParams(
       const std::vector<int64_t>& numels,
       const CommunicatorPtr& world,

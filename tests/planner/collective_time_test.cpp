@@ -62,7 +62,7 @@ TEST(CollectiveTime, AnAllToAllTakesItsSlowerLink) {
       all_to_all_seconds(machine(), {4, 4}, bytes),
       kLaunch + 2e-6 + 3.0 / 4 * bytes / 100e9,
       1e-12);
-  // Of 16 parts 8 leave the node, over an eighth of its 80 GB/s.
+  // 8 of 16 parts leave the node, over an eighth of its 80 GB/s.
   EXPECT_NEAR(
       all_to_all_seconds(machine(), {16, 8}, bytes),
       kLaunch + 10e-6 + 8.0 / 16 * bytes / 10e9,

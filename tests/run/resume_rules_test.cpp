@@ -79,7 +79,7 @@ TEST(ResumeRules, ScheduleFreeKeepsWhatItsAverageIsMadeOf) {
   EXPECT_THAT(compare_runs(facts(changed), facts(now), {}).refused, IsEmpty());
 }
 
-// Of a version in which adapters had none.
+// A checkpoint from before adapters had magnitudes says nothing of them.
 TEST(ResumeRules, MagnitudesDoNotComeLater) {
   const auto adapted = [](const json& adapter) {
     return facts(with("/adapter", adapter));
@@ -115,7 +115,7 @@ TEST(ResumeRules, SequencesThatAreCutAreNotThoseThatArePacked) {
   EXPECT_THAT(changes_of(with("/dataset/packing", "none")).refused, IsEmpty());
 }
 
-// Nor of parametrizations and losses.
+// An old checkpoint says nothing of parametrizations and losses either.
 TEST(ResumeRules, AnOldRunHadTheStandardParametrizationAndTheLossOfTokens) {
   EXPECT_THAT(
       changes_of(with("/training/parametrization", "mup")).refused,
@@ -233,7 +233,7 @@ TEST(ResumeRules, OtherModelsOutputsAreComparedWhereTheyWereSaved) {
       ElementsAre("dataset.teacher (its fingerprint): \"5 bytes\" when saved, "
                   "\"6 bytes\" now"));
   EXPECT_THAT(refused(one, one), IsEmpty());
-  // Of older checkpoints.
+  // Older checkpoints have no such facts.
   EXPECT_THAT(refused(none, one), IsEmpty());
 }
 
@@ -267,12 +267,12 @@ TEST(ResumeRules, AMixtureMayChangeFromTheCheckpointOn) {
   EXPECT_FALSE(is_kept(mixture(falls, 1), mixture(later, 1), 50));
   other[2]["weight"] = 3;
   EXPECT_TRUE(is_kept(mixture(falls, 1), mixture(other, 1), 0));
-  // In tokens likewise.
+  // The same holds for points in tokens.
   const json tokens = {
       {{"tokens", 6400}, {"weight", 1}}, {{"tokens", 9000}, {"weight", 2}}};
   EXPECT_TRUE(is_kept(mixture(1, 1), mixture(tokens, 1), 100));
   EXPECT_FALSE(is_kept(mixture(1, 1), mixture(tokens, 1), 101));
-  // In steps, another batch means other samples.
+  // Another batch means other samples at a point in steps.
   json batch = mixture(falls, 1);
   batch["training"]["micro_batch_size"] = 7;
   EXPECT_FALSE(is_kept(mixture(falls, 1), batch, 50));

@@ -69,7 +69,7 @@ TEST_F(StoredCheckpointTest, TheNewestOfAFolderIsFoundWithItsTensors) {
   EXPECT_TRUE(checkpoint.tensors()[0].is_whole);
 }
 
-// Of equal sizes all of them: what a run asks before it has ranks.
+// All have the manifest's size: this is what a run checks before it has ranks.
 TEST_F(StoredCheckpointTest, FilesOfAnotherRunOrStepAndBrokenOnesAreRefused) {
   const fs::path directory = save();
   write_bytes(directory / kFile, file_of("b", "7"));

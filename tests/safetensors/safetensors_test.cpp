@@ -460,7 +460,7 @@ TEST_F(PythonRoundTrip, AnIndependentReaderAndWriterAgree) {
       tensors.push_back({spec.name, spec.dtype, spec.shape, as_bytes(bytes)});
     }
     write_safetensors(folder_ / "ours", tensors, {{"a", "b"}, {"é", "\"\n"}});
-    // Reads ours, checks every rule of the format, writes it anew.
+    // Reads ours, checks every rule of the format, writes it again.
     ASSERT_EQ(
         python(fmt::format(
             "rewrite '{}' '{}'",

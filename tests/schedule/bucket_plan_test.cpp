@@ -63,7 +63,7 @@ TEST(BucketPlan, TheFirstBucketIsSmall) {
   EXPECT_EQ(plan.buckets[2].bytes(), 4 * MiB - 256 * KiB - 2 * MiB);
 }
 
-// Of 4 MiB: 2, 1, and then no less than the last one.
+// 4 MiB are divided into 2, 1, and then no less than the last one.
 TEST(BucketPlan, BucketsGrowSmallerTowardsTheEnd) {
   auto params = params_of(std::vector<int64_t>(64, 64 * KiB / 4));
   params.push_back({.name = "embedding", .numel = 16 * MiB});
@@ -139,8 +139,9 @@ TEST(BucketPlan, ABucketHoldsOneDtypeAndLaunchesAfterItsLastParameter) {
   EXPECT_EQ(plan.buckets[1].slots[1].param, 0);
 }
 
-// For any sizes and options: each parameter once, offsets aligned, no overlap,
-// ends that divide among the ranks, no bucket over its cap but single ones.
+// Checked at any sizes and options: each parameter once, offsets aligned, no
+// overlap, ends that divide among the ranks, no bucket over its cap but single
+// ones.
 TEST(BucketPlan, HoldsItsPromisesForRandomParameters) {
   std::mt19937 random(7);
   for (int round = 0; round < 300; ++round) {

@@ -53,8 +53,8 @@ std::vector<torch::Tensor> owned_gradients(GradSync& sync) {
   return result;
 }
 
-// After two micro-batches, the first of which `drop` drops, and after the
-// second alone.
+// Expects the same gradients after two micro-batches, the first of which `drop`
+// drops, and after the second alone.
 void expect_first_is_dropped(
     const CommunicatorPtr& world,
     Sharding sharding,
@@ -93,8 +93,8 @@ TEST(ShardedZeroGrad, DropsWhatWasAccumulatedBetweenMicroBatches) {
   });
 }
 
-// Of divided gradients .grad does not hold the sum, so that writing it could
-// mean anything.
+// .grad does not hold the sum of divided gradients, so writing it could mean
+// anything.
 TEST(ShardedZeroGrad, IsRefusedWhereItWritesDividedGradients) {
   run_ranks(2, [](const CommunicatorPtr& world) {
     for (const auto sharding : {Sharding::kGradients, Sharding::kParameters}) {

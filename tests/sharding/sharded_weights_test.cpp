@@ -224,8 +224,9 @@ TEST(ShardedWeights, AreNeverMoreThanTwoUnits) {
   });
 }
 
-// Of a Sequential each layer is a unit. Three are gathered once: the last two,
-// and the first, through whose weights no gradient goes. The others twice.
+// Each layer of a Sequential is a unit. Three are gathered once: the last two,
+// and the first, through whose weights no gradient goes. The others are
+// gathered twice.
 TEST(ShardedWeights, AreSentAtMostTwicePerStepAndOneAhead) {
   run_ranks(2, [](const CommunicatorPtr& given) {
     torch::nn::Sequential net;
@@ -250,7 +251,7 @@ TEST(ShardedWeights, AreSentAtMostTwicePerStepAndOneAhead) {
             record.op == Collective::kAllGather)
           gathered += record.bytes;
       }
-      // The first step knows no order, nor does it have the first unit's.
+      // The first step knows no order and lacks the first unit's weights.
       if (step > 0) {
         EXPECT_EQ(gathered, (6 + 3) * unit_bytes) << step;
       }

@@ -111,8 +111,8 @@ TEST_P(ShardingTest, TrainsAsWithout) {
   }
 }
 
-// The sum of two does not depend on their order, that of a micro-batch's sums
-// over ranks does on when they are added up.
+// A sum of two is the same in either order. The sums of micro-batches over
+// ranks depend on when they are added up.
 TEST(Sharding, IsBitEqualForTheOptimizersOfTwoRanks) {
   run_ranks(2, [](const CommunicatorPtr& world) {
     const auto whole = train_with_adamw(world, sharded(Sharding::kNone));

@@ -166,7 +166,7 @@ void run_ranks(
     const auto make = [&](const StorePtr& place) {
       return make_world(place, rank, size, options);
     };
-    // Without a timeout what goes wrong is no matter of patience.
+    // Without a timeout, trying again would mend nothing.
     body(
         options.timeout < kNever ? join_patiently(store, rank, size, make)
                                  : make(store));

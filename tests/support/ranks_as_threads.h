@@ -55,8 +55,8 @@ void set_rank_runner(RankRunner runner);
 // Whether set_rank_runner() was called.
 bool ranks_are_processes();
 
-// For a group that a rank leaves: Gloo's other ranks notice it at once, MPI's
-// after the timeout.
+// The timeout of a group that a rank leaves: Gloo's other ranks notice it at
+// once, MPI's after the timeout.
 std::chrono::milliseconds timeout_of_lost_ranks();
 
 // A communicator without peers.

@@ -214,7 +214,7 @@ TEST_P(Mappings, AGradientPenaltyIsThatOfOneRank) {
       });
 }
 
-// What every rank computes alike, of columns of which each has some.
+// Every rank computes the same from columns of which each has some.
 TEST_P(Mappings, AGradientPenaltyThroughGatheredColumnsIsThatOfOneRank) {
   const int size = GetParam();
   const Tensor values = torch::sin(numbered({12, 12}, 0).to(torch::kDouble));

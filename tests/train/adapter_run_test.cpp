@@ -57,7 +57,7 @@ class AdapterRun : public ::testing::Test {
     overrides.push_back("logging.run_dir=" + run(name).string());
     testing::train_as_threads(*folder_ / "run.json", ranks, overrides);
   }
-  // Beside the base model, with an adapter of every linear.
+  // Trains an adapter of every linear of the base model.
   static Losses train_adapter(
       const std::string& name,
       const std::vector<std::string>& more,
@@ -74,7 +74,7 @@ class AdapterRun : public ::testing::Test {
     return losses_of(run(name));
   }
 
-  // Of all linears, side by side, as a checkpoint stores them.
+  // The magnitudes of all linears, as a checkpoint stores them.
   static torch::Tensor magnitudes_of(
       const std::string& name,
       const std::string& step) {

@@ -104,7 +104,7 @@ class LocalSteps : public ::testing::Test {
 
 testing::RunsFolder* LocalSteps::folder_ = nullptr;
 
-// Of a model whose layers have four experts each.
+// `overrides` for a model whose layers have four experts each.
 Arguments with_experts(Arguments overrides) {
   overrides.insert(
       overrides.end(),
@@ -764,7 +764,7 @@ TEST_F(LocalSteps, AGroupWithACopyThatIsNotFiniteIsLeftOut) {
   }
 }
 
-// As one rank that holds all experts and reads its group's tokens.
+// They train as one rank that holds all experts and reads the group's tokens.
 TEST_F(LocalSteps, GroupsThatDivideExpertsTrainAsSingleRanks) {
   const Arguments common = with_experts(
       {"distributed.local_steps=3",

@@ -1,5 +1,6 @@
-// Runs whose moments are in fewer bits: every layout's ranges round alike, a run
-// goes on bit for bit, and checkpoints of one dtype load into another.
+// Runs whose moments are in fewer bits: the ranges of every layout round the
+// same way, a run goes on bit for bit, and checkpoints of one dtype load into
+// another.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -78,7 +79,7 @@ class MomentsRun : public ::testing::TestWithParam<MomentsCase> {
 };
 
 TEST_P(MomentsRun, HasTheBitsOfStage0InEveryStageOfZero) {
-  // Of one micro-batch: those of several are summed in another order.
+  // One micro-batch: the sums of several are added in another order.
   const auto stage = [&](int number) {
     const std::string name = fmt::format("zero{}", number);
     train(

@@ -92,7 +92,7 @@ class Optimizers : public ::testing::TestWithParam<OptimizerCase> {
     overrides.push_back("logging.run_dir=" + run(name).string());
     testing::train_as_threads(folder_ / "run.json", layout.ranks, overrides);
   }
-  // As many sequences per step as one rank has.
+  // The layout with as many sequences per step as one rank has.
   static LayoutOfRun with_batch(LayoutOfRun layout) {
     for (const std::string& text : layout.overrides) {
       if (text == override_of("dp_size", 2))
@@ -319,7 +319,7 @@ TEST_P(OtherOptimizer, IsRefusedInACheckpointUnlessAllowed) {
   allowed.emplace_back("checkpoint.allow_changes=[\"training.optimizer\"]");
   allowed.emplace_back("checkpoint.save_frequency=7");
   train("allowed", {1, {}}, allowed);
-  // Its states began anew, which later runs go on from.
+  // Its states are new ones, and later runs go on from them.
   Overrides later = on;
   later.back() = "checkpoint.load_path=" + checkpoint("allowed", 7).string();
   train("later", {1, {}}, later);

@@ -96,7 +96,7 @@ class PreferenceRun : public ::testing::Test {
     testing::train_as_threads(*folder_ / "run.json", ranks, overrides);
     return losses_of(run_dir(name));
   }
-  // Of ten steps, that move the weights.
+  // Ten steps that move the weights.
   static std::vector<std::string> steps_of(const std::string& loss) {
     return {
         "training.loss=" + loss,
@@ -176,7 +176,7 @@ TEST_F(PreferenceRun, EveryLayoutLearnsWhatOneRankLearns) {
   }
 }
 
-// Beside the model that the reference is of.
+// The adapters' base is the model that the reference's outputs are of.
 TEST_F(PreferenceRun, AdaptersLearnInEveryLayoutWhatOneRankLearns) {
   const std::vector<LayoutCase> layouts = {
       {"tp_pp",
@@ -274,7 +274,7 @@ TEST_F(PreferenceRun, DpoBeginsAtTheReferenceAndMovesAwayFromIt) {
       last.at("chosen_reward").get<double>() -
           last.at("rejected_reward").get<double>());
   EXPECT_FALSE(steps.back().contains("loss_tokens"));
-  // Of held-out pairs, in the steps that have an evaluation.
+  // Steps with an evaluation have those of held-out pairs.
   EXPECT_FALSE(steps[3].contains("eval_preference"));
   EXPECT_TRUE(steps[4].contains("eval_preference"));
 }

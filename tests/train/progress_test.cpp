@@ -75,7 +75,7 @@ TEST_F(OnATerminal, ARunThatContinuesShowsThatItVerifiesItsCheckpoint) {
   EXPECT_THAT(shown.out, HasSubstr("verifying the checkpoint"));
 }
 
-// Of other programs' files, which do not say what their ids are.
+// Files of other programs do not say what their ids are.
 TEST_F(OnATerminal, OneRankShowsThatTokenIdsAreChecked) {
   fs::remove(folder_ / "tokens.json");
   const ProgramResult shown = train(1);

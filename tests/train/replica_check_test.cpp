@@ -10,7 +10,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// Tensors that are alike on all ranks, but for one bit on one rank.
+// Tensors that are equal on all ranks except for one bit where is_flipped.
 std::vector<State> replicas_with_flip(
     bool is_flipped,
     torch::ScalarType dtype) {

@@ -279,7 +279,7 @@ TEST_F(Resume, AnotherBatchNeitherSkipsNorRepeatsASequence) {
 
 TEST_F(Resume, ASecondRunInTheSameFolderIsRefused) {
   copy_run("shared", 4);
-  // As long as it takes: it is ended below.
+  // The run has no end of its own: it is ended below.
   testing::StartedProgram first(
       testing::program_path(),
       arguments("shared", {kAuto[0], "training.total_train_steps=100000000"}));

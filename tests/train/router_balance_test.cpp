@@ -56,7 +56,7 @@ class RouterBalance : public ::testing::TestWithParam<DividedBatch> {
     auto& model = config["model"];
     model["config"] = testing::with_experts(model["config"]);
     config["training"]["total_train_steps"] = kBalanceSteps;
-    // Which neither counts nor moves anything.
+    // An evaluation neither counts nor moves anything.
     config["training"]["eval_every"] = 2;
     config["training"]["eval_steps"] = 1;
     config["training"]["learning_rate"] = 1e-3;
@@ -78,7 +78,7 @@ class RouterBalance : public ::testing::TestWithParam<DividedBatch> {
     return testing::read_metrics(run_);
   }
 
-  // By layer with experts, [E], of the last checkpoint.
+  // The bias [E] of each layer with experts in the last checkpoint.
   std::vector<torch::Tensor> biases() const {
     const Checkpoint saved(
         run_ / "checkpoints" / std::to_string(kBalanceSteps));
@@ -171,8 +171,8 @@ INSTANTIATE_TEST_SUITE_P(
 
 using RouterBalanceRun = RouterBalance;
 
-// Of even shares the loss is alpha whatever the scores are, so that the first
-// step has no gradient of it; later ones have.
+// With even shares the loss is alpha whatever the scores are, so the first step
+// has no gradient of it; later ones have.
 TEST_F(RouterBalanceRun, BeginsWithTheSecondStep) {
   const auto with = train({.name = "with"});
   const auto without =

@@ -54,7 +54,7 @@ class RouterUseRun : public ::testing::Test {
     testing::write_file(folder_ / "run.json", config.dump());
   }
 
-  // Of each step.
+  // The experts' metrics of each step.
   std::vector<json> experts_of(int ranks, Arguments overrides, int in_step) {
     const fs::path run = folder_ / "run";
     overrides.push_back("logging.run_dir=" + run.string());
@@ -165,7 +165,8 @@ TEST_F(RouterUseRun, DroppedChoicesAreEqualInEveryLayout) {
        "training.recompute=full"},
       kSequences / 2);
   for (size_t step = 0; step < one.size(); ++step) {
-    // In all sequences together an expert has no more room than even use needs.
+    // An expert's room in all sequences together is at most what even use
+    // needs.
     int64_t above = 0;
     for (const json& layer : one[step]["tokens_per_expert"]) {
       for (const json& chosen : layer)
@@ -272,7 +273,7 @@ TEST_F(RouterUseRun, AnExpertWithoutTokensIsNamedInEveryLayout) {
             "distributed.pp_size=2",
             "distributed.ep_size=2"}}),
       named);
-  // A start counts anew.
+  // A continued run counts from zero.
   EXPECT_EQ(
       named_by(
           "continued",
@@ -285,7 +286,7 @@ TEST_F(RouterUseRun, AnExpertWithoutTokensIsNamedInEveryLayout) {
       expected_at("whole", kIdle + kSaved));
 }
 
-// Of two ranks one has a router that is not finite, and both say which.
+// One of two ranks has a router that is not finite, and both say which.
 TEST_F(RouterUseRun, ARouterThatIsNotFiniteIsNamedByLayerAndStep) {
   for (const char* axis : {"dp", "cp", "tp"}) {
     LoadOptions options{

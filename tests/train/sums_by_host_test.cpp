@@ -29,7 +29,7 @@ class StepsByHost : public ::testing::Test {
     testing::write_file(folder_ / "run.json", config.dump());
   }
 
-  // Of four ranks, two on each host.
+  // The losses of four ranks, two on each host.
   std::vector<double> losses_with(
       HierarchyChoice choice,
       const Arguments& overrides) const {

@@ -100,7 +100,7 @@ TEST_F(TextData, ContinuesWhereItWas) {
       "dataset.shuffle_block=8",
       "checkpoint.save_frequency=3"};
   ASSERT_EQ(train("whole", more).exit_code, 0);
-  // The tokens are made anew.
+  // The tokens are made again.
   fs::remove_all(*folder_ / "cache");
   more.push_back(
       "checkpoint.load_path=" + (run("whole") / "checkpoints/3").string());

@@ -78,7 +78,7 @@ TEST(Trace, BucketsCoverJustTheTimeInWhichCommunicationWasUnderWay) {
   const json file = json::parse(trace.to_json());
   const std::vector<json> spans = lane(file, kCommunication);
   ASSERT_EQ(spans.size(), 3U);
-  // In order of their ends: 1 [21, 40], 0 [40, 50], 2 [81, 110].
+  // Ordered by their ends: 1 [21, 40], 0 [40, 50], 2 [81, 110].
   EXPECT_EQ(spans[0].at("name"), "bucket 1");
   EXPECT_DOUBLE_EQ(spans[0].at("ts"), 1021);
   EXPECT_DOUBLE_EQ(spans[0].at("dur"), 19);

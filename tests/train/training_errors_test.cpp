@@ -60,7 +60,7 @@ TEST_F(TrainingErrors, ARunIsNotReplacedUnlessToldTo) {
   EXPECT_EQ(testing::read_file(run_ / "metrics.jsonl"), before);
 
   EXPECT_THAT(again.err, HasSubstr("continue it with checkpoint.load_path"));
-  // What cannot be continued is begun anew.
+  // A run without a checkpoint cannot be continued.
   fs::remove_all(run_ / "checkpoints");
   const ProgramResult interrupted = train({});
   EXPECT_EQ(interrupted.exit_code, 2);
@@ -230,7 +230,7 @@ TEST_F(FullDisk, EndsTheRunAfterASaveWhereItHoldsMetricsAlone) {
       ::mount(
           nullptr, disk_.c_str(), nullptr, MS_REMOUNT, "size=48k,nr_inodes=64"),
       0);
-  // Of two stages, of which rank 0 has the first and the last one reports.
+  // Two stages: rank 0 has the first, and the rank of the last one reports.
   const auto on_disk = [&](const Arguments& more) {
     Arguments all = {
         "--nproc",

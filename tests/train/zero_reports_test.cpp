@@ -34,7 +34,7 @@ class ZeroReports : public ::testing::Test {
   nlohmann::json config_;
 };
 
-// In MiB, of the only stage.
+// MiB of the only stage.
 struct ReportedMemory {
   double weights = 0, gradients = 0, optimizer = 0, sum = 0, units = 0;
 };

@@ -165,7 +165,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::ValuesIn(evaluated_cases()),
     [](const auto& each) { return std::string(each.param.name); });
 
-// In training mode its forward is collective.
+// Its forward is collective in training mode.
 TEST(SyncBatchNorm, NormalizesOverRanksUnderInferenceMode) {
   testing::run_ranks(2, [](const CommunicatorPtr& world) {
     SyncBatchNorm norm(6, world);

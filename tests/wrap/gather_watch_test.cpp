@@ -129,7 +129,7 @@ std::set<std::string> waited_for(const LateGathers& gathers, GradSync& sync) {
   return names;
 }
 
-// A model whose weights of the first step are on their way.
+// A model after its first step, whose weights are still being gathered.
 struct AfterOneStep {
   AfterOneStep(const CommunicatorPtr& world, Sharding sharding)
       : gathers(std::make_shared<LateGathers>(world)),

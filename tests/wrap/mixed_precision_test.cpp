@@ -396,7 +396,7 @@ TEST(MixedPrecision, AStepAfterABackwardThatKeepsItsGraphIsNotLost) {
       optimizer.step();
       model->w.mutable_grad().reset();  // breaks the cycle of create_graph
       EXPECT_EQ(model->w[0].item<float>(), 2.0F - 0.001F * 4.0F);
-      // In the next step too.
+      // The next step keeps it too.
       model.forward(torch::ones({2})).sum().backward();
       EXPECT_EQ(model->w[0].item<float>(), 2.0F - 0.001F * 4.0F);
     }

@@ -33,7 +33,8 @@ class SecondWrap : public ::testing::TestWithParam<SyncCase> {
     return std::make_unique<TwoParamsModel>(
         net, world, GetParam().options(), WrapOptions{.sync = GetParam().sync});
   }
-  // The module anew: with kParameters one that is unwrapped has no weights.
+  // The module to wrap again: under kParameters an unwrapped one has no
+  // weights.
   static std::shared_ptr<TwoParams> again(std::shared_ptr<TwoParams> net) {
     return GetParam().sharding == Sharding::kParameters
                ? std::make_shared<TwoParams>()
@@ -60,7 +61,7 @@ TEST_P(SecondWrap, AnOptimizerOfTheFirstIsRefused) {
     EXPECT_THAT(
         message_of<UsageError>([&] { adamw.step(0.125); }),
         HasSubstr("its DataParallel is gone"));
-    // One that nobody told of the wrapper.
+    // An optimizer that knows nothing of the wrapper.
     bool has_elements = false;
     for (const auto& param : sgd.param_groups().front().params())
       has_elements = has_elements || param.numel() > 0;

@@ -170,7 +170,7 @@ TEST_P(SyncBatchNormTest, GradientsOfGradientsAreThoseOfTheWholeBatch) {
   const auto upstream =
       pseudo_random({rows, kChannels, 3}, 2).to(torch::kDouble);
   const auto scale = pseudo_random({kChannels}, 3).to(torch::kDouble) + 2;
-  // Of operations that can be differentiated as often as one likes; torch's
+  // Operations that can be differentiated any number of times; torch's
   // batch_norm can twice.
   const auto weight = scale.clone().requires_grad_();
   const auto x = whole.clone().requires_grad_();

@@ -140,7 +140,8 @@ void go_on_after_an_exception(UserRun& run) {
   }
 }
 
-// In training and in InferenceMode, between backward and step.
+// Runs forward in training mode, without gradients and in InferenceMode,
+// between backward and step.
 void evaluate_before_the_step(UserRun& run) {
   run.add(make_user_net(3, 2, 1));
   torch::optim::SGD optimizer(run.params(), momentum());

@@ -106,7 +106,7 @@ class UserRun {
   Tensor forward(const Tensor& x, size_t model = 0) {
     return is_plain() ? nets_[model]->forward(x) : models_[model]->forward(x);
   }
-  // Of each rank whose batches are this process's.
+  // Runs for each rank whose batches are this process's.
   void backward(const std::function<Tensor(int rank)>& loss_of) {
     if (!is_plain()) {
       loss_of(world_->rank()).backward();
@@ -115,7 +115,7 @@ class UserRun {
     for (int rank = 0; rank < ranks_; ++rank)
       (loss_of(rank) / ranks_).backward();
   }
-  // For micro-batches but the last.
+  // Held during all micro-batches but the last.
   std::optional<NoSync> no_sync(size_t model = 0) {
     if (is_plain())
       return std::nullopt;

@@ -17,8 +17,7 @@
 namespace brigade::ops {
 namespace {
 
-// Tensors of the meta device have shapes and no values: whoever reads one
-// fails.
+// Tensors of the meta device have shapes and no values: reading one fails.
 Tensor meta(at::IntArrayRef sizes, torch::ScalarType dtype = torch::kBFloat16) {
   return torch::empty(sizes, torch::dtype(dtype).device(torch::kMeta));
 }

@@ -215,8 +215,8 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(Size{210, 1216, 352}, Size{32, 32, 32}, Size{64, 64, 64}),
     [](const auto& test) { return std::to_string(test.param.tokens); });
 
-// Of one block of columns, of several, of sums that are kept; exactly what the
-// whole product is, whatever the threads.
+// One block of columns, several, and sums that are kept: the bits of the whole
+// product on any number of threads.
 TEST(SymmetricProduct, IsTheWholeOneMirrored) {
   torch::manual_seed(3);
   const int threads = at::get_num_threads();

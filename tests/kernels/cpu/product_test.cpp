@@ -57,7 +57,7 @@ void expect_close(const Tensor& c, const Tensor& expected, int64_t k) {
       ((c.to(torch::kDouble) - expected).abs() <= bound).all().item<bool>());
 }
 
-// Of the operands and of the result.
+// The dtypes of the operands and of the result.
 using Dtypes = std::pair<torch::ScalarType, torch::ScalarType>;
 
 class Product

@@ -17,7 +17,7 @@ using torch::Tensor;
 class RowProductOf : public ::testing::TestWithParam<torch::ScalarType> {
  protected:
   RowProductOf() { torch::manual_seed(1); }
-  // In wider rows, whose rest stays as it is.
+  // A matrix in wider rows, whose rest stays as it is.
   static Tensor matrix(int64_t rows, int64_t columns) {
     return (torch::rand({rows, columns + 9}) - 0.5)
         .to(GetParam())
@@ -60,7 +60,7 @@ TEST_P(RowProductOf, IsThatOfFloat64) {
   }
 }
 
-// So that a text does not depend on those beside it.
+// A generated text must not depend on those beside it.
 TEST_P(RowProductOf, HasTheSameBitsInAnyCompany) {
   const int before = at::get_num_threads();
   const Tensor x = matrix(kMostProductRows, 577);

@@ -17,7 +17,7 @@
 namespace brigade::ops {
 namespace {
 
-// In a process of its own: the allocator stays for good.
+// Runs in its own process, because the allocator stays until the end.
 void check_memory() {
   set_up_tensor_memory();
   // An equal tensor lies where one was freed, with others on both sides.
@@ -61,7 +61,7 @@ void check_memory() {
 
 // Products of a training step, with small allocations that outlive them in
 // between. glibc before 2.38 finds no room for aligned memory where it freed as
-// much, so that a product that asks for some makes the heap grow for ever.
+// much, so that a product that asks for some makes the heap grow without end.
 void check_products() {
 #ifdef __GLIBC__
   set_up_tensor_memory();

@@ -370,7 +370,7 @@ TEST_P(CudaKernels, LinearsOfExperts) {
   expect_close(on_device[1].cpu(), expected[1], most, "dx");
 }
 
-// Two rows of documents of which the second's first began before it.
+// Two rows of documents; the first document of the second row began before it.
 Tensor some_documents() {
   const Tensor starts = torch::zeros({2, 48}, torch::kLong);
   starts[0].narrow(0, 5, 30).fill_(5);
