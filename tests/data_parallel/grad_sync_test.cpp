@@ -30,14 +30,6 @@ std::vector<Param> named(const torch::nn::Module& module) {
 
 using Kind = GradSyncAlgorithm;
 
-std::unique_ptr<GradSync> make_sync(
-    Kind kind,
-    const std::vector<Param>& params,
-    const CommunicatorPtr& world,
-    const GradSyncOptions& options = {}) {
-  return make_grad_sync(kind, params, world, options);
-}
-
 // Three linears; a loss whose gradients depend on the input.
 struct Net : torch::nn::Module {
   Net() {
@@ -92,7 +84,7 @@ TEST(GradSync, SumsSparseRowsAsEveryParameterAloneAndSendsLess) {
       const auto params = parameters_of(net);
       EXPECT_TRUE(params[0].is_row_sparse);
       EXPECT_FALSE(params[1].is_row_sparse);
-      const auto sync = make_sync(kind, params, world);
+      const auto sync = make_grad_sync(kind, params, world, {});
       for (int m = 0; m < 2; ++m) {
         sync->set_accumulate_only(m == 0);
         net.loss(world->rank(), m).backward();
@@ -141,7 +133,7 @@ TEST_P(GradSyncTest, GivesTheMeanOverRanksOfTheSumOverMicroBatches) {
         options.first_bucket_bytes = 64;
         options.order = order;
         options.handover = handover;
-        const auto sync = make_sync(kind, named(net), world, options);
+        const auto sync = make_grad_sync(kind, named(net), world, options);
         for (int step = 0; step < 3; ++step) {
           for (int m = 0; m < 3; ++m) {
             sync->set_accumulate_only(m < 2);
@@ -301,7 +293,8 @@ TEST(GradSync, RanksMayDisagreeOnMissingGradientsWhenTheyCountAsZero) {
       options.missing_gradient = MissingGradient::kZero;
       options.bucket_capacity_bytes = 1;
       options.first_bucket_bytes = 1;
-      const auto sync = make_sync(kind, {{"a", a}, {"b", b}}, world, options);
+      const auto sync =
+          make_grad_sync(kind, {{"a", a}, {"b", b}}, world, options);
       for (int step = 0; step < 2; ++step) {
         const auto loss = world->rank() == 0   ? a.sum()
                           : world->rank() == 1 ? b.sum() * 3
@@ -598,7 +591,9 @@ TEST(GradSyncOptions, BlocksHaveAtLeastOneElement) {
     GradSyncOptions options;
     options.block_numel = 0;
     EXPECT_THAT(
-        [&] { make_sync(Kind::kBucketed, named(*linear), world, options); },
+        [&] {
+          make_grad_sync(Kind::kBucketed, named(*linear), world, options);
+        },
         ThrowsMessage<UsageError>(HasSubstr("block_numel = 0")));
   });
 }

@@ -8,10 +8,8 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
-#include <cstring>
-
 #include "brigade/checkpoint/checkpoint.h"
-#include "brigade/safetensors/writer.h"
+#include "brigade/checkpoint/torch_dtype.h"
 #include "tests/support/compare.h"
 #include "tests/support/write_tensors.h"
 #include "tiny_training.h"
@@ -221,14 +219,6 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::ValuesIn(chosen_layouts()),
     [](const auto& test) { return name_of(test.param); });
 
-torch::Tensor to_torch(const SafetensorsTensor& stored) {
-  torch::Tensor tensor = torch::empty(
-      std::vector<int64_t>(stored.shape.begin(), stored.shape.end()));
-  EXPECT_EQ(tensor.nbytes(), stored.data.size());
-  std::memcpy(tensor.data_ptr(), stored.data.data(), stored.data.size());
-  return tensor;
-}
-
 std::vector<double> numbers_of(const torch::Tensor& tensor) {
   std::vector<double> numbers;
   for (int64_t i = 0; i < tensor.numel(); ++i)
@@ -296,12 +286,13 @@ TEST_P(PyTorchOracle, TrainsAsOneRankDoes) {
   const SafetensorsFile reference(out);
   TrainingResult expected;
   expected.norms_add_one = actual.norms_add_one;
-  expected.losses = numbers_of(to_torch(reference.at("losses")));
-  expected.eval_losses = numbers_of(to_torch(reference.at("eval_losses")));
+  expected.losses = numbers_of(as_tensor(reference.at("losses")));
+  expected.eval_losses = numbers_of(as_tensor(reference.at("eval_losses")));
   for (const auto& [name, weight] : actual.weights) {
     // exp_avg after one step from nothing, betas 0.9 and 0.999.
-    expected.gradients[name] = 0.1 * to_torch(reference.at("gradient." + name));
-    expected.weights[name] = to_torch(reference.at("weight." + name));
+    expected.gradients[name] =
+        0.1 * as_tensor(reference.at("gradient." + name));
+    expected.weights[name] = as_tensor(reference.at("weight." + name));
   }
   fs::remove_all(folder);
   const Errors errors = compare(actual, expected);

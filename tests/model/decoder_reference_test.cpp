@@ -8,15 +8,14 @@
 #include <stdlib.h>
 #include <torch/types.h>
 
-#include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "brigade/checkpoint/hugging_face.h"
+#include "brigade/checkpoint/torch_dtype.h"
 #include "brigade/files/file.h"
 #include "brigade/model/decoder_model.h"
 #include "brigade/model_spec/parameter_table.h"
-#include "brigade/safetensors/writer.h"
 #include "tests/support/parsed_config.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/write_tensors.h"
@@ -197,14 +196,6 @@ const Case kCases[] = {
 
 using Tensors = std::map<std::string, torch::Tensor>;
 
-torch::Tensor to_torch(const SafetensorsTensor& stored) {
-  EXPECT_EQ(stored.dtype, SafetensorsDtype::kF32);
-  torch::Tensor tensor = torch::empty(
-      std::vector<int64_t>(stored.shape.begin(), stored.shape.end()));
-  std::memcpy(tensor.data_ptr(), stored.data.data(), stored.data.size());
-  return tensor;
-}
-
 double largest_difference(const torch::Tensor& a, const torch::Tensor& b) {
   return (a.to(torch::kDouble) - b.to(torch::kDouble))
       .abs()
@@ -284,7 +275,7 @@ void DecoderReference::compare_with(const Oracle& oracle) {
   const SafetensorsFile reference(folder_ / "out.safetensors");
 
   DecoderModel model = load();
-  const torch::Tensor logits = to_torch(reference.at("logits"));
+  const torch::Tensor logits = as_tensor(reference.at("logits"));
   EXPECT_LT(
       largest_difference(model.logits(ids), logits),
       1e-5 * logits.abs().max().item<double>());
@@ -293,7 +284,7 @@ void DecoderReference::compare_with(const Oracle& oracle) {
       {.ids = ids, .targets = targets, .document_starts = {}},
       {},
       torch::arange(kTokens, torch::kLong));
-  const double expected_loss = to_torch(reference.at("loss")).item<double>();
+  const double expected_loss = as_tensor(reference.at("loss")).item<double>();
   EXPECT_NEAR(loss.item<double>(), expected_loss, 1e-5 * expected_loss);
 
   loss.backward();
@@ -303,7 +294,7 @@ void DecoderReference::compare_with(const Oracle& oracle) {
     ASSERT_TRUE(item.value().grad().defined()) << item.key();
     const SafetensorsTensor* stored = reference.find("grad." + item.key());
     const torch::Tensor expected =
-        stored == nullptr ? torch::zeros({1}) : to_torch(*stored);
+        stored == nullptr ? torch::zeros({1}) : as_tensor(*stored);
     const double scale = expected.abs().max().item<double>();
     // One that no token visits.
     const bool is_expert = item.key().find(".experts.") != std::string::npos;

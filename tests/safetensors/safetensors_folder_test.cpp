@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "brigade/base/error.h"
-#include "brigade/safetensors/writer.h"
+#include "tests/support/message_of.h"
 #include "tests/support/raw_file.h"
 #include "tests/support/write_safetensors.h"
 
@@ -31,12 +31,7 @@ void write_shard(
 }
 
 std::string folder_refusal(const std::filesystem::path& folder) {
-  try {
-    SafetensorsFolder opened(folder);
-  } catch (const DataError& error) {
-    return error.what();
-  }
-  return "accepted";
+  return message_of<DataError>([&] { SafetensorsFolder opened(folder); });
 }
 
 class SafetensorsFolderTest : public ::testing::Test {

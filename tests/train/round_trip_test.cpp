@@ -8,7 +8,6 @@
 #include "brigade/files/file.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/safetensors/folder.h"
-#include "brigade/safetensors/writer.h"
 #include "tests/support/parsed_config.h"
 #include "tests/support/program.h"
 #include "tests/support/train_as_threads.h"
