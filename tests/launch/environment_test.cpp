@@ -7,6 +7,7 @@
 #include <map>
 
 #include "brigade/base/error.h"
+#include "tests/support/message_of.h"
 #include "tests/support/temporary_folder.h"
 
 namespace brigade {
@@ -31,12 +32,7 @@ class EnvironmentTest : public ::testing::Test {
   }
 
   std::string error(const Map& map) const {
-    try {
-      read(map);
-    } catch (const ConfigError& error) {
-      return error.what();
-    }
-    return "no error";
+    return message_of<ConfigError>([&] { read(map); });
   }
 
   const TemporaryFolder folder_;

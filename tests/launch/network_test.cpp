@@ -9,12 +9,14 @@
 #include <utility>
 
 #include "brigade/base/error.h"
+#include "tests/support/message_of.h"
 
 namespace brigade {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 // Two ranks on two machines that meet at `host`.
 LaunchEnvironment across(const std::string& host) {
@@ -25,12 +27,7 @@ LaunchEnvironment across(const std::string& host) {
 }
 
 std::string error_of(const LaunchEnvironment& environment) {
-  try {
-    peer_address(environment);
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "no error";
+  return message_of<ConfigError>([&] { peer_address(environment); });
 }
 
 TEST(PeerAddress, IsTheLoopbackInterfaceOnOneMachine) {
@@ -86,24 +83,20 @@ TEST(Loopback, IsRecognisedByItsNames) {
 }
 
 TEST(Loopback, BindsASocketToTheNamedAddress) {
-  for (const auto& [name, address] :
+  for (const auto& each :
        {std::pair{"localhost", "127.0.0.1"}, {"127.3.2.1", "127.3.2.1"}}) {
-    const int listener = listen_on_loopback(name, 0);
+    const int listener = listen_on_loopback(each.first, 0);
     sockaddr_in bound{};
     socklen_t length = sizeof(bound);
     ASSERT_EQ(
         ::getsockname(listener, reinterpret_cast<sockaddr*>(&bound), &length),
         0);
-    EXPECT_STREQ(::inet_ntoa(bound.sin_addr), address);
+    EXPECT_STREQ(::inet_ntoa(bound.sin_addr), each.second);
     const int port = ntohs(bound.sin_port);
-    try {
-      listen_on_loopback(name, port);
-      FAIL();
-    } catch (const CommError& error) {
-      EXPECT_THAT(
-          error.what(),
-          AllOf(HasSubstr(std::to_string(port)), HasSubstr("MASTER_PORT")));
-    }
+    EXPECT_THAT(
+        [&] { listen_on_loopback(each.first, port); },
+        ThrowsMessage<CommError>(
+            AllOf(HasSubstr(std::to_string(port)), HasSubstr("MASTER_PORT"))));
     ::close(listener);
   }
 }

@@ -9,6 +9,7 @@ namespace brigade {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 // Lists and their expansions as `scontrol show hostnames` prints them.
 struct Case {
@@ -50,12 +51,10 @@ TEST(SlurmHosts, RefusesAndQuotesAnInvalidList) {
         "a[1-99999999999999999999]",
         "a[0-18446744073709551615]",
         "a[1-4294967296]b[1-4294967296]"}) {
-    try {
-      parse_slurm_hosts(list);
-      ADD_FAILURE() << list;
-    } catch (const ConfigError& error) {
-      EXPECT_THAT(error.what(), HasSubstr(std::string("'") + list + "'"));
-    }
+    EXPECT_THAT(
+        [&] { parse_slurm_hosts(list); },
+        ThrowsMessage<ConfigError>(HasSubstr(std::string("'") + list + "'")))
+        << list;
   }
 }
 

@@ -38,6 +38,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::StartsWith;
+using ::testing::ThrowsMessage;
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kPatience = std::chrono::minutes(10);
@@ -516,14 +517,10 @@ TEST_F(SupervisorTest, TheEndThatASignalAskedForIsNoReasonToRestart) {
 TEST_F(SupervisorTest, AProgramThatIsNotThereIsNamed) {
   auto options = shell(2, "");
   options.command = {"no_such_program"};
-  try {
-    supervise(options);
-    FAIL();
-  } catch (const ConfigError& error) {
-    EXPECT_THAT(
-        error.what(),
-        AllOf(HasSubstr("'no_such_program'"), HasSubstr("No such file")));
-  }
+  EXPECT_THAT(
+      [&] { supervise(options); },
+      ThrowsMessage<ConfigError>(
+          AllOf(HasSubstr("'no_such_program'"), HasSubstr("No such file"))));
   EXPECT_TRUE(private_folders_are_gone());
 }
 

@@ -1,5 +1,6 @@
 #include "brigade/ops/attention.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
@@ -321,15 +322,10 @@ TEST(Attention, GradientsLieSideBySideAsTheInputsDo) {
 TEST(Attention, HeadsThatDoNotFitAreNamed) {
   const Tensor q = torch::zeros({1, 4, 3, 16});
   const Tensor k = torch::zeros({1, 4, 2, 16});
-  try {
-    attention(q, k, k);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_NE(
-        std::string(error.what()).find("Float [1, 4, 3, 16]"),
-        std::string::npos)
-        << error.what();
-  }
+  EXPECT_THAT(
+      [&] { attention(q, k, k); },
+      ::testing::ThrowsMessage<Error>(
+          ::testing::HasSubstr("Float [1, 4, 3, 16]")));
 }
 
 }  // namespace

@@ -18,6 +18,7 @@ namespace brigade::ops {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 constexpr Kernels kCodecs[] = {Kernels::kCpu, Kernels::kAten};
 constexpr torch::ScalarType kMaps[] = {torch::kChar, torch::kByte};
@@ -198,12 +199,11 @@ TEST(BlockCodes, TinyValuesBecomeZerosAndNonFiniteOnesSpoilTheirBlock) {
 }
 
 TEST(BlockCodes, AMissingScaleIsNamed) {
-  try {
-    decode_blocks(torch::zeros({300}, torch::kByte), torch::zeros({1}));
-    FAIL() << "no error";
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("for each 256"));
-  }
+  EXPECT_THAT(
+      [&] {
+        decode_blocks(torch::zeros({300}, torch::kByte), torch::zeros({1}));
+      },
+      ThrowsMessage<Error>(HasSubstr("for each 256")));
 }
 
 }  // namespace

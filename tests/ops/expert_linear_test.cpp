@@ -12,6 +12,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/ops/swiglu.h"
+#include "tests/support/message_of.h"
 
 namespace brigade::ops {
 namespace {
@@ -192,22 +193,16 @@ TEST(ExpertLinear, KeepsNoInputForFrozenWeights) {
 
 TEST(ExpertLinear, RefusesRowsAndWeightsThatDoNotFit) {
   const TestExperts of({2, 3}, torch::kFloat, Memory::kApart);
-  const auto message_of = [&](const Counts& counts, auto weights) {
-    try {
-      expert_linear(of.x, counts, weights, {});
-    } catch (const Error& error) {
-      return std::string(error.what());
-    }
-    return std::string();
+  const auto message = [&](const Counts& counts, const auto& weights) {
+    return message_of<Error>([&] { expert_linear(of.x, counts, weights, {}); });
   };
   EXPECT_THAT(
-      message_of({2, 2}, of.weights),
+      message({2, 2}, of.weights),
       ::testing::HasSubstr("is not the rows of 2 experts"));
   auto other = of.weights;
   other[1][1] = torch::zeros({kOut + 1, kIn});
   EXPECT_THAT(
-      message_of(of.counts, other),
-      ::testing::HasSubstr("of two experts differ"));
+      message(of.counts, other), ::testing::HasSubstr("of two experts differ"));
 }
 
 }  // namespace

@@ -13,6 +13,7 @@ namespace brigade::ops {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 using torch::Tensor;
 
 // Three linears of one input, the second without an adapter.
@@ -189,23 +190,17 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(LowRankLinearErrors, AWeightThatTrainsIsRefused) {
   Group group = make_group(torch::kFloat);
   group.weights[1] = group.weights[1].clone().requires_grad_();
-  try {
-    run(group, {});
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("freeze it and its bias"));
-  }
+  EXPECT_THAT(
+      [&] { run(group, {}); },
+      ThrowsMessage<Error>(HasSubstr("freeze it and its bias")));
 }
 
 TEST(LowRankLinearErrors, AdaptersThatDoNotFitAreNamed) {
   Group group = make_group(torch::kFloat);
   group.adapters[0].b = torch::randn({15, 4});
-  try {
-    run(group, {});
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("expected [rank, in] and [out, rank]"));
-  }
+  EXPECT_THAT(
+      [&] { run(group, {}); },
+      ThrowsMessage<Error>(HasSubstr("expected [rank, in] and [out, rank]")));
 }
 
 }  // namespace

@@ -24,6 +24,7 @@ namespace brigade::ops {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 Tensor varied(std::vector<int64_t> shape, double phase) {
   return torch::sin(
@@ -99,17 +100,13 @@ TEST(OnceDifferentiable, GradientsAreTheSameAndTheirGradientsAreErrors) {
         /*retain_graph=*/true,
         /*create_graph=*/true)[0];
     EXPECT_TRUE(torch::equal(plain, gradient)) << op.name;
-    try {
-      gradient.square().sum().backward();
-      ADD_FAILURE() << op.name;
-    } catch (const Error& error) {
-      EXPECT_THAT(
-          error.what(),
-          HasSubstr(
-              "[" + std::string(op.name) +
-              "] a gradient that was computed with create_graph is "
-              "differentiated again"));
-    }
+    EXPECT_THAT(
+        [&] { gradient.square().sum().backward(); },
+        ThrowsMessage<Error>(HasSubstr(
+            "[" + std::string(op.name) +
+            "] a gradient that was computed with create_graph is "
+            "differentiated again")))
+        << op.name;
   }
 }
 

@@ -16,6 +16,7 @@ namespace brigade::ops {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 using torch::Tensor;
 
 // Three linears of one input: of the second none is adapted, of the third the
@@ -256,12 +257,9 @@ TEST(RowMagnitudeErrors, MagnitudesThatDoNotFitAreNamed) {
   LinearOptions options;
   options.adapters = given.adapters;
   options.adapters[0].magnitude = torch::ones({15});
-  try {
-    linear_group(given.x, given.weights, given.biases, options);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("does not fit output"));
-  }
+  EXPECT_THAT(
+      [&] { linear_group(given.x, given.weights, given.biases, options); },
+      ThrowsMessage<Error>(HasSubstr("does not fit output")));
 }
 
 }  // namespace

@@ -16,6 +16,7 @@ namespace {
 
 namespace F = torch::nn::functional;
 using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 constexpr int64_t kTaughtTokens = 11;
 constexpr int64_t kTaughtColumns = 6;
@@ -223,14 +224,13 @@ TEST(SoftTargets, IdsOutsideTheVocabularyAreNamed) {
   const Lesson lesson(torch::kFloat);
   SoftTargets teacher = lesson.best(2, 1);
   teacher.ids[3][1] = kTaughtVocabulary;
-  try {
-    linear_cross_entropy(
-        lesson.hidden, lesson.weight, lesson.targets, {.teacher = teacher});
-    FAIL() << "it took them";
-  } catch (const DataError& error) {
-    EXPECT_THAT(
-        error.what(), HasSubstr("go to 23, outside the vocabulary of 23"));
-  }
+  EXPECT_THAT(
+      [&] {
+        linear_cross_entropy(
+            lesson.hidden, lesson.weight, lesson.targets, {.teacher = teacher});
+      },
+      ThrowsMessage<DataError>(
+          HasSubstr("go to 23, outside the vocabulary of 23")));
 }
 
 }  // namespace

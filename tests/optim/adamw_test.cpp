@@ -1,6 +1,7 @@
 #include "brigade/optim/adamw.h"
 
 #include <ATen/Parallel.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/optim/adamw.h>
 #include <torch/types.h>
@@ -200,12 +201,11 @@ TEST(SplitMaster, RefusesWhatDoesNotFit) {
 }
 
 TEST(AdamW, AMismatchedGroupIsNamed) {
-  try {
-    AdamW({{"bucket 3", torch::ones({8}), torch::zeros({7}), 0.0}}, {});
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("'bucket 3'"), std::string::npos);
-  }
+  EXPECT_THAT(
+      [&] {
+        AdamW({{"bucket 3", torch::ones({8}), torch::zeros({7}), 0.0}}, {});
+      },
+      ::testing::ThrowsMessage<Error>(::testing::HasSubstr("'bucket 3'")));
 }
 
 TEST(SumOfSquares, IsTheSameForAnyNumberOfThreads) {

@@ -10,11 +10,13 @@
 #include "brigade/schedule/make_schedule.h"
 #include "brigade/schedule/simulator.h"
 #include "mlp_chain.h"
+#include "tests/support/message_of.h"
 #include "tests/support/ranks_as_threads.h"
 
 namespace brigade {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::kBatch;
@@ -23,6 +25,7 @@ using testing::kTokens;
 using testing::MlpChain;
 using ::testing::Pair;
 using testing::run_ranks;
+using ::testing::ThrowsMessage;
 
 constexpr double kLossGradient = 0.125;
 
@@ -251,14 +254,12 @@ TEST(PipelineExecutor, SaysWhichTensorALostPeerOwes) {
         const MlpChain model(2);
         PipelineExecutor executor(
             schedule, pp, stages_of(model, 0, 2), options());
-        try {
-          executor.run();
-          ADD_FAILURE() << "no error";
-        } catch (const CommError& error) {
-          EXPECT_THAT(error.what(), HasSubstr("stage 0 could not"));
-          EXPECT_THAT(error.what(), HasSubstr("of micro-batch"));
-          EXPECT_THAT(error.what(), HasSubstr("stage 1 (rank 1 of group"));
-        }
+        EXPECT_THAT(
+            [&] { executor.run(); },
+            ThrowsMessage<CommError>(AllOf(
+                HasSubstr("stage 0 could not"),
+                HasSubstr("of micro-batch"),
+                HasSubstr("stage 1 (rank 1 of group"))));
       },
       {.check_collectives = true, .max_records = 0});
 }
@@ -266,17 +267,11 @@ TEST(PipelineExecutor, SaysWhichTensorALostPeerOwes) {
 TEST(PipelineExecutor, RefusesAScheduleThatDoesNotFit) {
   run_ranks(2, [](CommunicatorPtr pp) {
     const MlpChain model(2);
-    const auto complaint = [&](Schedule schedule) -> std::string {
-      try {
+    const auto complaint = [&](const Schedule& schedule) {
+      return message_of<UsageError>([&] {
         PipelineExecutor executor(
-            std::move(schedule),
-            pp,
-            stages_of(model, pp->rank(), 2),
-            options());
-      } catch (const UsageError& error) {
-        return error.what();
-      }
-      return "none";
+            schedule, pp, stages_of(model, pp->rank(), 2), options());
+      });
     };
     EXPECT_THAT(
         complaint(make_schedule(
@@ -305,16 +300,15 @@ TEST(PipelineExecutor, RefusesAnActivationOfAnotherShape) {
     // does.
     const Schedule shape{.name = "", .ranks = 2, .per_rank = {}};
     StageTransfers transfers(pp, shape, options().transfers);
-    try {
-      transfers.post_send(
-          {ActionKind::kSendActivation, 0, 0}, torch::zeros({kBatch, 1, 2}));
-      ADD_FAILURE() << "no error";
-    } catch (const UsageError& error) {
-      EXPECT_THAT(
-          error.what(),
-          HasSubstr("send_activation of micro-batch 0 on stage 0: the tensor "
-                    "is [2, 1, 2] Float, but transfers are [2, 3, 8] Float"));
-    }
+    EXPECT_THAT(
+        [&] {
+          transfers.post_send(
+              {ActionKind::kSendActivation, 0, 0},
+              torch::zeros({kBatch, 1, 2}));
+        },
+        ThrowsMessage<UsageError>(HasSubstr(
+            "send_activation of micro-batch 0 on stage 0: the tensor "
+            "is [2, 1, 2] Float, but transfers are [2, 3, 8] Float")));
   });
 }
 

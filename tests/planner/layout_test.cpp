@@ -12,6 +12,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 std::vector<std::string> problems_of(
     const Layout& layout,
@@ -84,16 +85,12 @@ TEST(Layout, PartsAtTheirDefaultMayBeLeftOut) {
 
 TEST(Layout, AnUnknownPartIsNamedWithTheForm) {
   for (const char* text : {"dp8-tq4", "dp0", "zero4", "dp8--tp2", "tp"}) {
-    try {
-      parse_layout(text);
-      FAIL() << text;
-    } catch (const ConfigError& error) {
-      EXPECT_THAT(
-          error.what(),
-          AllOf(
-              HasSubstr("is no part of a layout; the form is dp8-tp4-pp2"),
-              HasSubstr(text)));
-    }
+    EXPECT_THAT(
+        [&] { parse_layout(text); },
+        ThrowsMessage<ConfigError>(AllOf(
+            HasSubstr("is no part of a layout; the form is dp8-tp4-pp2"),
+            HasSubstr(text))))
+        << text;
   }
 }
 

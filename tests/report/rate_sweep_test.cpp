@@ -11,6 +11,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::ThrowsMessage;
 
 // A class whose change doubles with the width, and one whose does not.
 RateSweep small_sweep() {
@@ -85,22 +86,16 @@ TEST(RateSweep, AFileOfAnotherConfigOrOfNothingIsRefused) {
   EXPECT_THROW(trials_of(text, "x.json", other), ConfigError);
   other = sweep;
   other.checked_steps = 6;
-  try {
-    trials_of(text, "x.json", other);
-    FAIL();
-  } catch (const ConfigError& error) {
-    EXPECT_THAT(
-        error.what(),
-        HasSubstr("'x.json' has trials of another config, --steps or "
-                  "--check-after"));
-  }
+  EXPECT_THAT(
+      [&] { trials_of(text, "x.json", other); },
+      ThrowsMessage<ConfigError>(
+          HasSubstr("'x.json' has trials of another config, --steps or "
+                    "--check-after")));
   for (const char* none : {"", "{", "{}", "[1]", R"({"config_hash": 3})"}) {
-    try {
-      trials_of(none, "x.json", sweep);
-      FAIL() << none;
-    } catch (const DataError& error) {
-      EXPECT_THAT(error.what(), HasSubstr("'x.json'")) << none;
-    }
+    EXPECT_THAT(
+        [&] { trials_of(none, "x.json", sweep); },
+        ThrowsMessage<DataError>(HasSubstr("'x.json'")))
+        << none;
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/files/digest.h"
+#include "tests/support/message_of.h"
 #include "tests/support/raw_file.h"
 
 namespace brigade {
@@ -45,12 +46,8 @@ class StoredCheckpointTest : public ::testing::Test {
     return directory;
   }
   std::string complaint() const {
-    try {
-      const StoredCheckpoint checkpoint(folder_.path());
-      return "";
-    } catch (const DataError& error) {
-      return error.what();
-    }
+    return message_of<DataError>(
+        [&] { const StoredCheckpoint checkpoint(folder_.path()); });
   }
 
   TemporaryFolder folder_;

@@ -26,6 +26,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Pair;
+using ::testing::ThrowsMessage;
 
 #if defined(__SANITIZE_ADDRESS__)  // gcc
 constexpr bool kAddressSanitizer = true;
@@ -90,14 +91,10 @@ TEST(Safetensors, ReadsTensorsScalarsAndEmptyShapes) {
   EXPECT_THAT(
       file.metadata(), ElementsAre(Pair("format", "pt"), Pair("kéy", "\n")));
   EXPECT_EQ(file.find("x"), nullptr);
-  try {
-    file.at("x");
-    FAIL();
-  } catch (const DataError& error) {
-    EXPECT_THAT(
-        error.what(),
-        AllOf(HasSubstr("'x'"), HasSubstr((folder / "a").string())));
-  }
+  EXPECT_THAT(
+      [&] { file.at("x"); },
+      ThrowsMessage<DataError>(
+          AllOf(HasSubstr("'x'"), HasSubstr((folder / "a").string()))));
 }
 
 TEST(Safetensors, LeadingWhiteSpaceIsTolerated) {

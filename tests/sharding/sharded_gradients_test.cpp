@@ -14,8 +14,10 @@
 namespace brigade {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::run_ranks;
+using ::testing::ThrowsMessage;
 
 // Sizes that no number of ranks divides.
 torch::nn::Sequential make_clipped_net() {
@@ -98,16 +100,15 @@ TEST(ShardedZeroGrad, DropsWhatWasAccumulatedBetweenMicroBatches) {
 TEST(ShardedZeroGrad, IsRefusedWhereItWritesDividedGradients) {
   run_ranks(2, [](const CommunicatorPtr& world) {
     for (const auto sharding : {Sharding::kGradients, Sharding::kParameters}) {
-      try {
-        expect_first_is_dropped(world, sharding, [](ClippedModel& model) {
-          model->zero_grad(/*set_to_none=*/false);
-        });
-        FAIL() << "the first micro-batch leaked or was dropped";
-      } catch (const UsageError& error) {
-        EXPECT_THAT(
-            error.what(), HasSubstr(".grad was written between micro-batches"));
-        EXPECT_THAT(error.what(), HasSubstr("call reset(), or zero_grad("));
-      }
+      EXPECT_THAT(
+          [&] {
+            expect_first_is_dropped(world, sharding, [](ClippedModel& model) {
+              model->zero_grad(/*set_to_none=*/false);
+            });
+          },
+          ThrowsMessage<UsageError>(AllOf(
+              HasSubstr(".grad was written between micro-batches"),
+              HasSubstr("call reset(), or zero_grad("))));
     }
   });
 }

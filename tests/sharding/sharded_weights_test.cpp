@@ -381,14 +381,9 @@ TEST(ShardedWeights, RefusePassesThatNobodyObserves) {
     const auto net = std::make_shared<ThrowingNet>();
     DataParallel model(net, world, unit_options(Sharding::kParameters));
     const auto x = pseudo_random({2, 6}, world->rank());
-    const auto error_of = [](const auto& body) -> std::string {
+    const auto error_of = [](const auto& body) {
       const at::DisableRecordFunctionGuard unobserved;
-      try {
-        body();
-      } catch (const UsageError& error) {
-        return error.what();
-      }
-      return "nothing was thrown";
+      return message_of<UsageError>(body);
     };
     EXPECT_THAT(
         error_of([&] { model.forward(x); }),

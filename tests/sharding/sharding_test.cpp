@@ -21,6 +21,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using testing::run_ranks;
+using ::testing::ThrowsMessage;
 
 constexpr int kShardedSteps = 4;
 constexpr size_t kShardedMicroBatches = 3;
@@ -234,12 +235,9 @@ TEST(Sharding, AStepWithoutGatherIsAnError) {
     AdamW optimizer = make_adamw(model.sync(), 0.0);
     backward_of_step(model, 0, world->rank());
     optimizer.step(0.01, 1.0, ops::AfterRead::kZero);
-    try {
-      backward_of_step(model, 1, world->rank());
-      FAIL() << "trained on weights that differ between ranks";
-    } catch (const UsageError& error) {
-      EXPECT_THAT(error.what(), HasSubstr("call gather_weights()"));
-    }
+    EXPECT_THAT(
+        [&] { backward_of_step(model, 1, world->rank()); },
+        ThrowsMessage<UsageError>(HasSubstr("call gather_weights()")));
   });
 }
 
@@ -269,12 +267,12 @@ TEST(Sharding, RefusesWhatItCannotDivide) {
     run_ranks(2, [&](const CommunicatorPtr& world) {
       GradSyncOptions options = sharded(each.sharding);
       each.change(options);
-      try {
-        const Wrapped model(std::make_shared<ShardedNet>(), world, options);
-        FAIL() << each.message;
-      } catch (const UsageError& error) {
-        EXPECT_THAT(error.what(), HasSubstr(each.message));
-      }
+      EXPECT_THAT(
+          [&] {
+            const Wrapped model(std::make_shared<ShardedNet>(), world, options);
+          },
+          ThrowsMessage<UsageError>(HasSubstr(each.message)))
+          << each.message;
     });
   }
   run_ranks(2, [&](const CommunicatorPtr& world) {

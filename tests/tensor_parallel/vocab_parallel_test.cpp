@@ -18,6 +18,7 @@ namespace brigade {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 using torch::Tensor;
 
 constexpr int64_t kVocabHidden = 6;
@@ -118,33 +119,32 @@ TEST(VocabParallelEmbedding, KeepsTheShapeOfReplicatedIds) {
 TEST(VocabParallelEmbedding, NamesAnIdOutsideTheVocabulary) {
   testing::run_ranks(2, [](const CommunicatorPtr& group) {
     // 5 lies in the padding of rank 1: a row, but no token.
-    try {
-      vocab_parallel_embedding(
-          {group},
-          torch::tensor({0, 4, 5}, torch::kLong),
-          torch::zeros({3, 4}),
-          5);
-      FAIL();
-    } catch (const DataError& error) {
-      EXPECT_THAT(
-          error.what(),
-          HasSubstr("token 2 is id 5, outside the vocabulary of 5"));
-    }
+    EXPECT_THAT(
+        [&] {
+          vocab_parallel_embedding(
+              {group},
+              torch::tensor({0, 4, 5}, torch::kLong),
+              torch::zeros({3, 4}),
+              5);
+        },
+        ThrowsMessage<DataError>(
+            HasSubstr("token 2 is id 5, outside the vocabulary of 5")));
   });
 }
 
 TEST(VocabParallelEmbedding, NamesAWeightOfTheWrongShare) {
   testing::run_ranks(2, [](const CommunicatorPtr& group) {
-    try {
-      vocab_parallel_embedding(
-          {group}, torch::zeros({1}, torch::kLong), torch::zeros({5, 4}), 5);
-      FAIL();
-    } catch (const Error& error) {
-      EXPECT_THAT(
-          error.what(),
-          HasSubstr("a vocabulary of 5 over 2 ranks has 3 rows a rank, but the "
-                    "weight is Float [5, 4]"));
-    }
+    EXPECT_THAT(
+        [&] {
+          vocab_parallel_embedding(
+              {group},
+              torch::zeros({1}, torch::kLong),
+              torch::zeros({5, 4}),
+              5);
+        },
+        ThrowsMessage<Error>(HasSubstr(
+            "a vocabulary of 5 over 2 ranks has 3 rows a rank, but the "
+            "weight is Float [5, 4]")));
   });
 }
 

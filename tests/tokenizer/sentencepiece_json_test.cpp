@@ -20,6 +20,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 using Ids = std::vector<int32_t>;
 
 std::string random_words(uint32_t seed, int words) {
@@ -138,12 +139,9 @@ TEST_F(SentencePieceJsonTest, FilesBesideAddTheirTokens) {
 
 TEST_F(SentencePieceJsonTest, ATokenWithAGapBeforeItsIdIsRefused) {
   write("added_tokens.json", {{"<|im_start|>", 410}});
-  try {
-    load_tokenizer(folder_.path().string());
-    FAIL();
-  } catch (const DataError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("the next free id is 400"));
-  }
+  EXPECT_THAT(
+      [&] { load_tokenizer(folder_.path().string()); },
+      ThrowsMessage<DataError>(HasSubstr("the next free id is 400")));
 }
 
 TEST_F(SentencePieceJsonTest, AModelThatCannotBeConvertedIsRefusedWithReason) {

@@ -1,5 +1,6 @@
 // What is wrong with a tokenizer.json, or not supported, is named with its
 // JSON path.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -10,10 +11,15 @@
 #include "brigade/files/file.h"
 #include "brigade/json/node.h"
 #include "brigade/tokenizer/tokenizer_json.h"
+#include "tests/support/message_of.h"
 #include "tests/support/temporary_folder.h"
 
 namespace brigade {
 namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 using Json = nlohmann::json;
 using Ids = std::vector<int32_t>;
@@ -39,12 +45,7 @@ Json split(const char* regex, const char* behavior = "Isolated") {
 }
 
 std::string error_of(const std::string& text) {
-  try {
-    HuggingFaceTokenizer(text, "FILE");
-  } catch (const DataError& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
+  return message_of<DataError>([&] { HuggingFaceTokenizer(text, "FILE"); });
 }
 
 struct Case {
@@ -266,17 +267,10 @@ TEST(TokenizerErrors, ARegexThatBacktracksWithoutEndIsStoppedAndNamed) {
   Json json = base();
   json["pre_tokenizer"] = split("(a|aa)+[^a]");
   const HuggingFaceTokenizer tokenizer(json.dump(), "FILE");
-  try {
-    tokenizer.encode(std::string(200, 'a'));
-    FAIL();
-  } catch (const DataError& error) {
-    EXPECT_NE(
-        std::string(error.what()).find("/pre_tokenizer/pattern/Regex"),
-        std::string::npos)
-        << error.what();
-    EXPECT_NE(std::string(error.what()).find("limit"), std::string::npos)
-        << error.what();
-  }
+  EXPECT_THAT(
+      [&] { tokenizer.encode(std::string(200, 'a')); },
+      ThrowsMessage<DataError>(AllOf(
+          HasSubstr("/pre_tokenizer/pattern/Regex"), HasSubstr("limit"))));
 }
 
 TEST(TokenizerErrors, AnUnknownTokenThatIsNeededButMissingIsNamed) {
@@ -284,15 +278,10 @@ TEST(TokenizerErrors, AnUnknownTokenThatIsNeededButMissingIsNamed) {
   json["model"]["unk_token"] = "<unk>";
   const HuggingFaceTokenizer tokenizer(json.dump(), "FILE");
   EXPECT_EQ(tokenizer.encode("ab"), Ids{2});
-  try {
-    tokenizer.encode("aé");
-    FAIL();
-  } catch (const DataError& error) {
-    EXPECT_NE(
-        std::string(error.what()).find("/model/unk_token: \"<unk>\""),
-        std::string::npos);
-    EXPECT_NE(std::string(error.what()).find("U+00E9"), std::string::npos);
-  }
+  EXPECT_THAT(
+      [&] { tokenizer.encode("aé"); },
+      ThrowsMessage<DataError>(AllOf(
+          HasSubstr("/model/unk_token: \"<unk>\""), HasSubstr("U+00E9"))));
 }
 
 TEST(TokenizerFolder, BosAndEosComeFromTheConfigBeside) {

@@ -1,6 +1,7 @@
 // The Unigram model against its definition: of all ways to cut a text, the one
 // of the highest sum of scores. Small random vocabularies; scores are eighths,
 // so sums are exact and ties are real.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,6 +19,9 @@
 
 namespace brigade {
 namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 using Ids = std::vector<int32_t>;
 using Json = nlohmann::json;
@@ -173,15 +177,11 @@ TEST(UnigramModel, AnUnknownTokenThatIsNeededButMissingIsNamed) {
   json["model"]["unk_id"] = nullptr;
   const HuggingFaceTokenizer tokenizer(json.dump(), "FILE");
   EXPECT_EQ(tokenizer.encode("ab"), (Ids{0, 1}));
-  try {
-    tokenizer.encode("aé");
-    FAIL();
-  } catch (const DataError& error) {
-    EXPECT_STREQ(
-        error.what(),
-        "[tokenizer] FILE: at /model/unk_id: there is no unknown token, and "
-        "the character U+00E9 needs it");
-  }
+  EXPECT_THAT(
+      [&] { tokenizer.encode("aé"); },
+      ThrowsMessage<DataError>(
+          "[tokenizer] FILE: at /model/unk_id: there is no unknown token, and "
+          "the character U+00E9 needs it"));
 }
 
 TEST(UnigramModel, TheLaterOfTwoEqualTokensCounts) {
@@ -215,14 +215,10 @@ TEST(UnigramModel, ErrorsNameTheirPlace) {
             ": at /model/byte_fallback: expected"}}) {
     Json json = base;
     json[Json::json_pointer(test.path)] = test.value;
-    try {
-      HuggingFaceTokenizer(json.dump(), "FILE");
-      FAIL() << test.path;
-    } catch (const DataError& error) {
-      EXPECT_NE(
-          std::string(error.what()).find(test.complaint), std::string::npos)
-          << error.what();
-    }
+    EXPECT_THAT(
+        [&] { HuggingFaceTokenizer(json.dump(), "FILE"); },
+        ThrowsMessage<DataError>(HasSubstr(test.complaint)))
+        << test.path;
   }
 }
 

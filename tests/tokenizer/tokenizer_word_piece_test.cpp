@@ -1,5 +1,6 @@
 // WordPiece against its definition: the longest token that the rest of the word
 // begins with, again and again.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
@@ -95,15 +96,11 @@ TEST(WordPieceModel, AnUnknownTokenThatIsNeededButMissingIsNamed) {
   const HuggingFaceTokenizer tokenizer(
       word_piece({{"a", 0}, {"##b", 1}}, 100).dump(), "FILE");
   EXPECT_EQ(tokenizer.encode("ab"), (Ids{0, 1}));
-  try {
-    tokenizer.encode("ba");
-    FAIL();
-  } catch (const DataError& error) {
-    EXPECT_STREQ(
-        error.what(),
-        "[tokenizer] FILE: at /model/unk_token: \"[UNK]\" is not in "
-        "/model/vocab, and a word of 2 bytes needs it");
-  }
+  EXPECT_THAT(
+      [&] { tokenizer.encode("ba"); },
+      ::testing::ThrowsMessage<DataError>(
+          "[tokenizer] FILE: at /model/unk_token: \"[UNK]\" is not in "
+          "/model/vocab, and a word of 2 bytes needs it"));
 }
 
 TEST(TokenModel, IsRecognisedWithoutItsTypeAsInOldFiles) {

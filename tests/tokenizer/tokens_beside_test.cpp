@@ -21,7 +21,9 @@ namespace {
 
 using BesideIds = std::vector<int32_t>;
 using BesideId = std::optional<int32_t>;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 constexpr const char* kBesideTokenizer = R"({
   "version": "1.0",
@@ -240,13 +242,11 @@ TEST_F(TokensBesideTest, AnIdThatIsNoneIsNamed) {
   write(
       "tokenizer_config.json",
       R"({"added_tokens_decoder": {"x": {"content": "<n>"}}})");
-  try {
-    load_tokenizer(folder_.path().string());
-    FAIL();
-  } catch (const DataError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("tokenizer_config.json:1:26"));
-    EXPECT_THAT(error.what(), HasSubstr("\"x\" is not a token's id"));
-  }
+  EXPECT_THAT(
+      [&] { load_tokenizer(folder_.path().string()); },
+      ThrowsMessage<DataError>(AllOf(
+          HasSubstr("tokenizer_config.json:1:26"),
+          HasSubstr("\"x\" is not a token's id"))));
 }
 
 }  // namespace

@@ -21,6 +21,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 using testing::losses_of;
+using ::testing::ThrowsMessage;
 using Losses = std::vector<double>;
 
 constexpr int kAdapterSteps = 6;
@@ -188,17 +189,15 @@ TEST_F(AdapterRun, ExpertsAndRoutersContinueUnderAnotherDivision) {
       {R"(adapter.targets=["q_proj","k_proj","v_proj","o_proj"])"});
   EXPECT_EQ(attention[0], whole[0]);
   EXPECT_GT(testing::largest_relative_difference(attention, whole), 1e-3);
-  try {
-    export_checkpoint(
-        run("of_experts"),
-        *folder_ / "fused",
-        {.experts = ExpertTensors::kFused});
-    ADD_FAILURE() << "an adapter was written";
-  } catch (const ConfigError& error) {
-    EXPECT_THAT(
-        error.what(),
-        AllOf(HasSubstr("--experts fused"), HasSubstr("with --merge")));
-  }
+  EXPECT_THAT(
+      [&] {
+        export_checkpoint(
+            run("of_experts"),
+            *folder_ / "fused",
+            {.experts = ExpertTensors::kFused});
+      },
+      ThrowsMessage<ConfigError>(
+          AllOf(HasSubstr("--experts fused"), HasSubstr("with --merge"))));
   export_checkpoint(
       run("of_experts"), *folder_ / "merged", {.merges_adapter = true});
   export_checkpoint(
@@ -270,12 +269,11 @@ TEST_F(AdapterRun, DropoutMayChangeAndMagnitudesMayNot) {
   EXPECT_EQ(
       train_adapter("changed", {load, "adapter.dropout=0.4"}).size(),
       size_t{kAdapterSteps - 3});
-  try {
-    train_adapter("refused", {load, "adapter.use_dora=true"});
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("adapter.use_dora"));
-  }
+  EXPECT_THAT(
+      [&] {
+        train_adapter("refused", {load, "adapter.use_dora=true"});
+      },
+      ThrowsMessage<Error>(HasSubstr("adapter.use_dora")));
 }
 
 // The average is what an evaluation sees and a checkpoint stores.
@@ -380,12 +378,9 @@ TEST_F(AdapterRun, DropoutBesideMagnitudesFollowsTheSplitOfNothing) {
 }
 
 TEST_F(AdapterRun, ADropoutThatLeavesNothingIsRefused) {
-  try {
-    train_adapter("refused", {"adapter.dropout=1"});
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("/adapter/dropout"));
-  }
+  EXPECT_THAT(
+      [&] { train_adapter("refused", {"adapter.dropout=1"}); },
+      ThrowsMessage<Error>(HasSubstr("/adapter/dropout")));
 }
 
 // The base has none; what is talked to has the template of the data.
@@ -418,23 +413,23 @@ TEST_F(AdapterRun, OtherWeightsOfTheBaseModelAreRefused) {
   std::string others = weights;
   others.back() = static_cast<char>(others.back() ^ 1);
   testing::write_file(file, others);
-  try {
-    export_checkpoint(
-        run("beside"), *folder_ / "beside_merged", {.merges_adapter = true});
-    ADD_FAILURE() << "merged";
-  } catch (const DataError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("was trained beside other weights"));
-  }
-  try {
-    train_adapter(
-        "beside_on",
-        {"checkpoint.load_path=" + run("beside").string(),
-         "training.total_train_steps=7"});
-    ADD_FAILURE() << "continued";
-  } catch (const ConfigError& error) {
-    EXPECT_THAT(
-        error.what(), HasSubstr("model.name (its weights' fingerprint)"));
-  }
+  EXPECT_THAT(
+      [&] {
+        export_checkpoint(
+            run("beside"),
+            *folder_ / "beside_merged",
+            {.merges_adapter = true});
+      },
+      ThrowsMessage<DataError>(HasSubstr("was trained beside other weights")));
+  EXPECT_THAT(
+      [&] {
+        train_adapter(
+            "beside_on",
+            {"checkpoint.load_path=" + run("beside").string(),
+             "training.total_train_steps=7"});
+      },
+      ThrowsMessage<ConfigError>(
+          HasSubstr("model.name (its weights' fingerprint)")));
   testing::write_file(file, weights);
 }
 

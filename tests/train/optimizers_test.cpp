@@ -21,6 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 using Overrides = std::vector<std::string>;
 
 struct OptimizerCase {
@@ -305,16 +306,13 @@ TEST_P(OtherOptimizer, IsRefusedInACheckpointUnlessAllowed) {
       "training.optimizer=" + GetParam().name,
       "training.total_train_steps=8",
       from};
-  try {
-    train("refused", {1, {}}, on);
-    FAIL() << "no error";
-  } catch (const ConfigError& error) {
-    EXPECT_THAT(
-        error.what(),
-        HasSubstr(
-            "training.optimizer: \"adamw\" when saved, \"" + GetParam().name +
-            "\" now"));
-  }
+  EXPECT_THAT(
+      [&] {
+        train("refused", {1, {}}, on);
+      },
+      ThrowsMessage<ConfigError>(HasSubstr(
+          "training.optimizer: \"adamw\" when saved, \"" + GetParam().name +
+          "\" now")));
   Overrides allowed = on;
   allowed.emplace_back("checkpoint.allow_changes=[\"training.optimizer\"]");
   allowed.emplace_back("checkpoint.save_frequency=7");

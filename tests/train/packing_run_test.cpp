@@ -8,6 +8,7 @@
 
 #include "brigade/run/dry_run.h"
 #include "brigade/train/trainer.h"
+#include "tests/support/message_of.h"
 #include "tests/support/program.h"
 #include "tests/support/train_as_threads.h"
 
@@ -111,13 +112,11 @@ TEST_F(PackingRun, AnotherPackingIsAnotherRun) {
       "checkpoint.load_path=" + (run("first") / "checkpoints/1").string();
   for (const std::string change :
        {"dataset.long_documents=split", "training.seq_length=40"}) {
-    std::string error;
-    try {
-      train("second", 1, {load, change});
-    } catch (const std::exception& thrown) {
-      error = thrown.what();
-    }
-    EXPECT_THAT(error, HasSubstr(change.substr(0, change.find('='))));
+    EXPECT_THAT(
+        message_of<std::exception>([&] {
+          train("second", 1, {load, change});
+        }),
+        HasSubstr(change.substr(0, change.find('='))));
   }
 }
 

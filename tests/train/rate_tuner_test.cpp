@@ -18,6 +18,7 @@ namespace brigade {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 TrainConfig tuned_config() {
   TrainConfig config;
@@ -70,14 +71,10 @@ TEST(RateTuner, ASharedExpertStaysSoManyExpertsWide) {
 
 TEST(RateTuner, RefusesModelsThatCannotHaveAnotherWidth) {
   TrainConfig config = tuned_config();
-  try {
-    with_width(config, 100);
-    FAIL() << "no error";
-  } catch (const ConfigError& error) {
-    EXPECT_THAT(
-        error.what(),
-        HasSubstr("width 100 is no multiple of the model's heads of 32"));
-  }
+  EXPECT_THAT(
+      [&] { with_width(config, 100); },
+      ThrowsMessage<ConfigError>(
+          HasSubstr("width 100 is no multiple of the model's heads of 32")));
   config.model.init = WeightInit::kPretrained;
   EXPECT_THROW(with_width(config, 64), ConfigError);
 }

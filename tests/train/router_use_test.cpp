@@ -14,6 +14,7 @@
 #include "brigade/metrics/expert_use.h"
 #include "brigade/run/run_options.h"
 #include "brigade/train/train_step.h"
+#include "tests/support/message_of.h"
 #include "tests/support/program.h"
 #include "tests/support/ranks_as_threads.h"
 #include "tests/support/train_as_threads.h"
@@ -311,11 +312,8 @@ TEST_F(RouterUseRun, ARouterThatIsNotFiniteIsNamedByLayerAndStep) {
               ->model()
               .named_parameters()["model.layers.2.mlp.gate.weight"]
               .fill_(std::nan(""));
-        try {
-          step.run(2);
-        } catch (const NumericError& error) {
-          errors[static_cast<size_t>(rank)] = error.what();
-        }
+        errors[static_cast<size_t>(rank)] =
+            message_of<NumericError>([&] { step.run(2); });
       });
       for (const std::string& error : errors)
         EXPECT_THAT(

@@ -17,9 +17,11 @@
 namespace brigade {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Pair;
+using ::testing::ThrowsMessage;
 
 struct ZeroCase {
   std::string name;
@@ -152,25 +154,22 @@ TEST(ZeroStage3, HoldsTheWeightsOfTwoUnits) {
 TEST(ZeroStage3, IsRefusedWithWhatNeedsWholeWeights) {
   const testing::RunsFolder folder;
   testing::write_file(folder / "run.json", testing::tiny_run("none").dump());
-  try {
-    load_train_config(
-        {.path = folder / "run.json",
-         .overrides =
-             {{"distributed.zero_stage=3"},
-              {"distributed.pp_size=2"},
-              {"training.check_replicas_every=5"}},
-         .world_size = 4,
-         .find_model = {}});
-    FAIL() << "nothing was refused";
-  } catch (const ConfigError& error) {
-    EXPECT_THAT(
-        error.what(),
-        HasSubstr("/distributed/zero_stage = 3 with /distributed/pp_size = 2"));
-    EXPECT_THAT(
-        error.what(),
-        HasSubstr("/training/check_replicas_every = 5 with "
-                  "/distributed/zero_stage = 3"));
-  }
+  EXPECT_THAT(
+      [&] {
+        load_train_config(
+            {.path = folder / "run.json",
+             .overrides =
+                 {{"distributed.zero_stage=3"},
+                  {"distributed.pp_size=2"},
+                  {"training.check_replicas_every=5"}},
+             .world_size = 4,
+             .find_model = {}});
+      },
+      ThrowsMessage<ConfigError>(AllOf(
+          HasSubstr(
+              "/distributed/zero_stage = 3 with /distributed/pp_size = 2"),
+          HasSubstr("/training/check_replicas_every = 5 with "
+                    "/distributed/zero_stage = 3"))));
 }
 
 }  // namespace

@@ -143,8 +143,7 @@ TEST(ShardedWeights, AReadOnOneRankAloneEndsInAnErrorAndNoAbort) {
       2,
       [](const CommunicatorPtr& world) {
         bool is_wrapped = false;
-        std::string message;
-        try {
+        const std::string message = message_of<CommError>([&] {
           auto model = make_held(world);
           is_wrapped = true;
           for (int step = 0; step < 3; ++step) {
@@ -156,9 +155,7 @@ TEST(ShardedWeights, AReadOnOneRankAloneEndsInAnErrorAndNoAbort) {
             }
             loss.backward();
           }
-        } catch (const CommError& error) {
-          message = error.what();
-        }
+        });
         EXPECT_FALSE(message.empty());
         if (is_wrapped) {
           EXPECT_THAT(

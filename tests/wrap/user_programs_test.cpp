@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "brigade/base/error.h"
+#include "tests/support/message_of.h"
 #include "tests/support/ranks_as_threads.h"
 #include "tests/wrap/user_programs.h"
 
@@ -36,12 +37,8 @@ TEST_P(UserPrograms, TrainAsInPlainTorchOrAreRefused) {
         [&, &program = program, &setting = setting](
             const CommunicatorPtr& world) {
           UserRun run(ranks, &setting, world);
-          std::string message;
-          try {
-            program.run(run);
-          } catch (const Error& error) {
-            message = error.what();
-          }
+          const std::string message =
+              message_of<Error>([&] { program.run(run); });
           const std::lock_guard lock(mutex);
           EXPECT_THAT(message, ::testing::HasSubstr(refusal)) << ranks;
           if (!refusal.empty())
