@@ -126,7 +126,7 @@ class BucketQueue {
   static constexpr size_t kWindow = 2;
 
   Communicator& group_of(size_t bucket) const {
-    return *memory_->segments()[bucket].group.ranks;
+    return *memory_->segments()[bucket].first_param->group.ranks;
   }
 
   ParamMemory* memory_;

@@ -24,7 +24,8 @@ std::vector<std::pair<torch::Tensor, const ParamGroup*>> gradients_of(
     // HandedGradients::throw_if_kept() must not take clipping for clearing.
     for (const FlatSegment& segment : sync.segments())
       gradients.emplace_back(
-          segment.owned_main_grad().variable_data(), &segment.group);
+          segment.owned_main_grad().variable_data(),
+          &segment.first_param->group);
     return gradients;
   }
   for (const Param& param : sync.params()) {

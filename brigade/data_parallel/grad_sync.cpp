@@ -305,7 +305,6 @@ void GradSync::regroup(const CommunicatorPtr& from, const CommunicatorPtr& to) {
   if (problem != nullptr)
     throw UsageError(fmt::format("[data_parallel] regroup() {}", problem));
   params_.regroup(from, to);
-  memory_->follow_groups();
   if (all_ranks_ == from) {
     all_ranks_ = to;
     uneven_inputs_ = UnevenInputs(*to);

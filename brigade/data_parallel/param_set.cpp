@@ -144,7 +144,7 @@ void ParamSet::visit_sharded(const Visit& visit) const {
   HeldUnit held(sync_->sharded_weights());
   for (const FlatSegment& segment : sync_->segments()) {
     auto whole = states_->gather(segment);
-    held.hold(segment.unit);
+    held.hold(segment.first_param->unit);
     for (size_t s = 0; s < segment.slots.size(); ++s) {
       Param param =
           detached(params()[static_cast<size_t>(segment.slots[s].param)]);
@@ -173,7 +173,7 @@ void ParamSet::fill(const Visit& fill) {
   for (size_t i = 0; i < params().size(); ++i) {
     const RunPart& owned = params()[i].owned;
     const FlatSegment& segment = sync_->segments()[owned.run];
-    held.hold(segment.unit);
+    held.hold(params()[i].unit);
     Param param = detached(params()[i]);
     param.states = states_->zeros(static_cast<int>(i));
     fill(param);

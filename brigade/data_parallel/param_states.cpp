@@ -26,7 +26,7 @@ State shaped(State flat, torch::IntArrayRef sizes) {
 void gather_ranges(const FlatSegment& segment, const State& whole) {
   const FlatRange& range = segment.owned;
   const State mine = narrow_state(whole, range.begin, range.numel);
-  Communicator& ranks = *segment.group.ranks;
+  Communicator& ranks = *segment.first_param->group.ranks;
   ranks.all_gather(whole.tensor, mine.tensor)->wait_on_host();
   if (whole.scales.defined())
     ranks.all_gather(whole.scales, mine.scales)->wait_on_host();

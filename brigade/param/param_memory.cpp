@@ -175,14 +175,12 @@ void ParamMemory::add_segments(const BucketPlan& plan) {
     trained_segments_ += first < trained_ ? 1 : 0;
     FlatSegment& segment = segments_.emplace_back();
     segment.slots = planned.slots;
-    segment.unit = planned.unit;
-    segment.group = params_[first].group;
-    segment.owned = sharding_ == Sharding::kNone
-                        ? FlatRange{.numel = planned.numel}
-                        : owned_range(
-                              planned.numel,
-                              segment.group.ranks->rank(),
-                              segment.group.ranks->size());
+    segment.first_param = &params_[first];
+    const CommunicatorPtr& ranks = params_[first].group.ranks;
+    segment.owned =
+        sharding_ == Sharding::kNone
+            ? FlatRange{.numel = planned.numel}
+            : owned_range(planned.numel, ranks->rank(), ranks->size());
   }
 }
 
@@ -195,8 +193,8 @@ void ParamMemory::add_weights(const BucketPlan& plan) {
     FlatSegment& segment = segments_[b];
     Flat& flat = flats[{planned.dtype, planned.unit}];
     if (!flat.memory.defined()) {
-      const auto first = static_cast<size_t>(planned.slots.front().param);
-      const torch::TensorOptions options = params_[first].tensor.options();
+      const torch::TensorOptions options =
+          segment.first_param->tensor.options();
       flat.memory = is_divided
                         ? ops::make_releasable(flat.numel, options).zero_()
                         : torch::zeros({flat.numel}, options);
@@ -231,8 +229,7 @@ void ParamMemory::add_gradients(const BucketPlan& plan) {
     FlatSegment& segment = segments_[b];
     Flat& flat = flats[{planned.dtype, planned.unit}];
     if (!flat.memory.defined()) {
-      const auto first = static_cast<size_t>(planned.slots.front().param);
-      const torch::Tensor& tensor = params_[first].tensor;
+      const torch::Tensor& tensor = segment.first_param->tensor;
       const auto options =
           tensor.options().dtype(main_grad_dtype(tensor.scalar_type()));
       flat.memory = divides_gradients(sharding_)
@@ -341,12 +338,6 @@ int64_t ParamMemory::version_of_weights() const {
   for (const FlatSegment& segment : segments_)
     sum += static_cast<int64_t>(segment.weight_shard._version());
   return sum;
-}
-
-void ParamMemory::follow_groups() {
-  for (FlatSegment& segment : segments_)
-    segment.group =
-        params_[static_cast<size_t>(segment.slots.front().param)].group;
 }
 
 void ParamMemory::zero_main_grads() {

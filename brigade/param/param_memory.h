@@ -19,7 +19,6 @@
 #include <vector>
 
 #include "brigade/base/flat_range.h"
-#include "brigade/comm/communicator.h"
 #include "brigade/param/param.h"
 #include "brigade/param/sharding.h"
 #include "brigade/schedule/bucket_plan.h"
@@ -41,8 +40,8 @@ struct FlatSegment {
   FlatRange owned;
   // [owned.numel], with Sharding::kParameters only: the owned weights.
   torch::Tensor weight_shard;
-  int unit = 0;      // see Param
-  ParamGroup group;  // of its parameters: they are reduced and gathered over it
+  // All its parameters have this one's dtype, unit and group.
+  const Param* first_param = nullptr;
   // [numel], only if the parameters train; padding is zero.
   torch::Tensor main_grad;
   // [owned.numel], only if gradients are divided (divides_gradients()): their
@@ -126,11 +125,10 @@ class ParamMemory {
   // The segment whose owned weights a tensor is a view of; std::nullopt if
   // there is none.
   std::optional<size_t> segment_of(const torch::Tensor& owned) const;
-  // Called after the groups of parameters have changed. Precondition: no
-  // sharding.
-  void follow_groups();
 
-  // ---- weights With kMove: copies the values of parameters that have got
+  // ---- weights
+
+  // With kMove: copies the values of parameters that have got
   // other memory, as by torch::load(), and makes them views again; if one of
   // them trains, raises FlatMemory::weights_version. With Sharding::kParameters
   // it throws UsageError naming one instead: see FullWeights.
@@ -140,7 +138,9 @@ class ParamMemory {
   // Changes whenever an optimizer has written flat weights.
   int64_t version_of_weights() const;
 
-  // ---- gradients Param::main_grad of a parameter that trains.
+  // ---- gradients
+
+  // Param::main_grad of a parameter that trains.
   const torch::Tensor& main_grad(int param) const {
     return params_[static_cast<size_t>(param)].main_grad;
   }

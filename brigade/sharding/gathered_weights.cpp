@@ -63,7 +63,8 @@ void GatheredWeights::after_step(
 void GatheredWeights::launch(size_t segment) {
   const torch::NoGradGuard no_grad;
   const FlatSegment& of = memory_->segments()[segment];
-  works_[segment] = of.group.ranks->all_gather(of.weight, of.owned_weight());
+  works_[segment] =
+      of.first_param->group.ranks->all_gather(of.weight, of.owned_weight());
 }
 
 void GatheredWeights::finish_late() {

@@ -51,18 +51,16 @@ ShardedWeights::ShardedWeights(
     numel_of_storage[storage_of(segment.weight)] += segment.weight.numel();
   for (size_t s = 0; s < segments.size(); ++s) {
     const FlatSegment& segment = segments[s];
-    if (static_cast<size_t>(segment.unit) >= units_.size())
-      units_.resize(static_cast<size_t>(segment.unit) + 1);
-    Unit& of = units_[static_cast<size_t>(segment.unit)];
+    const int index = segment.first_param->unit;
+    if (index >= units())
+      units_.resize(static_cast<size_t>(index) + 1);
+    Unit& of = units_[static_cast<size_t>(index)];
     of.segments.push_back(s);
     const void* storage = storage_of(segment.weight);
-    if (unit_of_storage_.emplace(storage, segment.unit).second) {
+    if (unit_of_storage_.emplace(storage, index).second) {
       of.memory.push_back(
           whole_of(segment.weight, numel_of_storage.at(storage)));
     }
-    if (of.first_param.empty())
-      of.first_param =
-          params()[static_cast<size_t>(segment.slots.front().param)].name;
   }
   accept_writes();
 }
@@ -179,7 +177,7 @@ void ShardedWeights::launch(int index) {
   try {
     for (const size_t s : each.segments) {
       const FlatSegment& segment = memory_->all_segments()[s];
-      each.works.push_back(segment.group.ranks->all_gather(
+      each.works.push_back(segment.first_param->group.ranks->all_gather(
           segment.weight, segment.weight_shard));
     }
   } catch (const std::exception& error) {
@@ -209,7 +207,7 @@ void ShardedWeights::give_up(int index, const std::exception& error) {
       "[data_parallel] gathering the weights of unit {} of {} ({} ...): {}",
       index,
       units(),
-      unit(index).first_param,
+      memory_->all_segments()[unit(index).segments.front()].first_param->name,
       error.what());
   if (dynamic_cast<const CommError*>(&error) != nullptr)
     throw CommError(message);
@@ -286,8 +284,7 @@ bool ShardedWeights::keep_changes(int index) {
       continue;
     segment.weight_shard.copy_(owned);
     ++kept_changes_;
-    const auto first = static_cast<size_t>(segment.slots.front().param);
-    is_any = is_any || params()[first].tensor.requires_grad();
+    is_any = is_any || segment.first_param->tensor.requires_grad();
   }
   return is_any;
 }

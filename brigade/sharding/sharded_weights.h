@@ -120,7 +120,6 @@ class ShardedWeights {
     std::vector<size_t> segments;
     std::vector<torch::Tensor> memory;  // by dtype
     std::vector<WorkPtr> works;         // by segment, while gathering
-    std::string first_param;
     int64_t bytes() const;
   };
   // The previous unit, the one in use, and whether autograd records: passes
