@@ -39,11 +39,7 @@ ParamSet::ParamSet(
         {.begins = [this] { return optimizer_->wants_reduced_gradients(); },
          .is_reduced =
              [this](size_t segment) {
-               std::vector<int> reduced;
-               for (const RunPart& slot : sync_->segments()[segment].slots)
-                 reduced.push_back(slot.param);
-               optimizer_->gradients_are_reduced(
-                   reduced, groups_of_segment_[segment]);
+               optimizer_->gradients_are_reduced(segment);
              }});
   }
   make_optimizer();
@@ -62,7 +58,6 @@ void ParamSet::make_optimizer() {
   optimizer_ = make_(make_optimizer_groups(*sync_, group_of, rules));
   states_ = std::make_unique<ParamStates>(*sync_, *optimizer_);
   layout_version_ = sync_->layout_version();
-  groups_of_segment_ = groups_by_segment(*sync_, *optimizer_);
 }
 
 int64_t ParamSet::numel() const {

@@ -90,7 +90,6 @@ class ParamSet {
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<ParamStates> states_;  // of optimizer_
   int64_t layout_version_ = 0;           // that the optimizer is made for
-  std::vector<std::vector<size_t>> groups_of_segment_;  // of the optimizer
 };
 
 }  // namespace brigade

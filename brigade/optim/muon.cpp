@@ -18,9 +18,14 @@ bool has_matrices(const OptimizerGroup& group) {
   return group.rule.unit == StepUnit::kMatrices;
 }
 
+// Of the whole parameter.
+torch::IntArrayRef whole_shape(const Param& param) {
+  return param.row ? torch::IntArrayRef(param.row->shape)
+                   : param.tensor.sizes();
+}
+
 MatrixPiece piece_of(const Param& param, const RunPart& part, int place) {
-  const std::vector<int64_t> shape =
-      param.row ? param.row->shape : param.tensor.sizes().vec();
+  const torch::IntArrayRef shape = whole_shape(param);
   if (shape.size() != 2) {
     throw UsageError(fmt::format(
         "[optimizer] '{}' has {} dimensions: Muon steps matrices; leave it to "
@@ -70,11 +75,10 @@ Muon::Muon(
           std::move(groups),
           {.kind = OptimizerKind::kMuon,
            .adamw = options.adamw,
-           .muon = options.muon}) {
+           .muon = options.muon}),
+      params_(params) {
   if (options.muon.newton_schulz.dtype == MuonDtype::kBfloat16)
     wire_ = torch::kBFloat16;
-  for (const Param& param : params)
-    is_late_.push_back(param.cut.gradient_ranks > 1);
   // Groups are numbered in the order of the parameters, which all ranks share,
   // including those whose matrices other ranks own.
   std::vector<CommunicatorPtr> ranks;
@@ -92,16 +96,12 @@ Muon::Muon(
   std::vector<std::vector<MatrixPiece>> pieces(ranks.size());
   for (size_t g = 0; g < this->groups().size(); ++g) {
     const OptimizerGroup& group = this->groups()[g];
-    scales_.emplace_back();
     for (size_t i = 0; has_matrices(group) && i < group.parts.size(); ++i) {
       const RunPart& part = group.parts[i];
       const Param& param = params[static_cast<size_t>(part.param)];
       const size_t set = index_of(param);
-      const MatrixPiece& piece =
-          pieces[set].emplace_back(piece_of(param, part, place_of(part.param)));
+      pieces[set].push_back(piece_of(param, part, place_of(part.param)));
       sets_[set].pieces.push_back({.group = g, .part = i});
-      scales_.back().push_back(
-          muon_scale(options.muon.scale, piece.rows, piece.columns));
     }
   }
   const NewtonSchulzOptions& newton_schulz = options.muon.newton_schulz;
@@ -153,18 +153,21 @@ torch::Tensor Muon::update_of(const StepRange& range, bool is_sent) const {
 
 void Muon::apply_update(const StepRange& range, const torch::Tensor& update)
     const {
-  const auto& scales = scales_[range.index];
   in_parts(range, cached_numel(update), [&](const StepRange& of) {
     const int64_t end = of.begin + of.group.weight.numel();
     change_master(of, [&](torch::Tensor master) {
       master.mul_(1 - range.lr * range.group.rule.weight_decay);
-      for (size_t i = 0; i < scales.size(); ++i) {
-        const RunPart& part = range.group.parts[i];
+      for (const RunPart& part : range.group.parts) {
         const int64_t from = std::max(part.offset, of.begin);
         const int64_t numel = std::min(part.offset + part.numel, end) - from;
-        if (numel > 0)
-          master.narrow(0, from - of.begin, numel)
-              .add_(update.narrow(0, from, numel), -range.lr * scales[i]);
+        if (numel <= 0)
+          continue;
+        const auto shape =
+            whole_shape(params_[static_cast<size_t>(part.param)]);
+        const double scale =
+            muon_scale(options().muon.scale, shape[0], shape[1]);
+        master.narrow(0, from - of.begin, numel)
+            .add_(update.narrow(0, from, numel), -range.lr * scale);
       }
     });
   });
@@ -198,25 +201,25 @@ bool Muon::wants_reduced_gradients() {
                  std::any_of(sets_.begin(), sets_.end(), [](const Set& set) {
                    return set.matrices->has_pieces_elsewhere();
                  });
-  are_final_.assign(is_late_.size(), false);
   return sends_ahead_;
 }
 
-void Muon::gradients_are_reduced(
-    const std::vector<int>& params,
-    const std::vector<size_t>& groups) {
+void Muon::gradients_are_reduced(size_t run) {
   const torch::NoGradGuard no_grad;
-  for (const int param : params)
-    are_final_[static_cast<size_t>(param)] =
-        !is_late_[static_cast<size_t>(param)];
-  for (const size_t group : groups) {
-    if (has_matrices(this->groups()[group]))
-      keep_ahead(group, expected_update(group));
+  const auto run_of = [&](int param) {
+    return params_[static_cast<size_t>(param)].owned.run;
+  };
+  for (size_t g = 0; g < groups().size(); ++g) {
+    const OptimizerGroup& group = groups()[g];
+    if (has_matrices(group) && !group.parts.empty() &&
+        run_of(group.parts.front().param) == run)
+      keep_ahead(g, expected_update(g));
   }
   for (Set& set : sets_) {
     if (set.matrices->has_pieces_elsewhere())
       set.send_final([&](int place) {
-        return are_final_[static_cast<size_t>(param_of(place))];
+        const int param = param_of(place);
+        return !is_late(param) && run_of(param) <= run;
       });
   }
 }

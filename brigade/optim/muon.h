@@ -52,8 +52,9 @@ class Muon final : public Optimizer {
   using RanksOf = std::function<CommunicatorPtr(const Param& param)>;
 
   // Groups with StepUnit::kMatrices have parts, each of a matrix of `params`,
-  // which is the same on all ranks of `ranks_of`. Collective over those; so is
-  // step(). Throws UsageError naming a parameter that is no matrix.
+  // which is the same on all ranks of `ranks_of`; `params` are read in steps,
+  // too. Collective over those ranks; so is step(). Throws UsageError naming a
+  // parameter that is no matrix.
   Muon(
       std::vector<OptimizerGroup> groups,
       std::span<const Param> params,
@@ -62,9 +63,7 @@ class Muon final : public Optimizer {
 
   bool steps_groups_apart() const override { return false; }
   bool wants_reduced_gradients() override;
-  void gradients_are_reduced(
-      const std::vector<int>& params,
-      const std::vector<size_t>& groups) override;
+  void gradients_are_reduced(size_t run) override;
   void finish_step() override;
   std::vector<int> unfinished() const override;
   void skip_step() override;
@@ -81,12 +80,15 @@ class Muon final : public Optimizer {
   // The parameter of a matrix (MatrixPiece::place). The first rounds have the
   // late matrices, because these are sent last.
   int param_of(int place) const {
-    return place % static_cast<int>(is_late_.size());
+    return place % static_cast<int>(params_.size());
   }
   int place_of(int param) const {
-    return is_late_[static_cast<size_t>(param)]
-               ? param
-               : param + static_cast<int>(is_late_.size());
+    return is_late(param) ? param : param + static_cast<int>(params_.size());
+  }
+  // A gradient that is summed over tensor parallel ranks after backward cannot
+  // be sent in it.
+  bool is_late(int param) const {
+    return params_[static_cast<size_t>(param)].cut.gradient_ranks > 1;
   }
   // The result that update_of() will have if the scale is the expected one.
   torch::Tensor expected_update(size_t group) const;
@@ -106,8 +108,6 @@ class Muon final : public Optimizer {
   // Drops what was sent ahead.
   void drop_ahead();
 
-  // By group and part: the scale of its matrix.
-  std::vector<std::vector<double>> scales_;
   // The matrices of one group of ranks, and this rank's pieces of them.
   struct Set {
     std::unique_ptr<WholeMatrices> matrices;
@@ -119,12 +119,9 @@ class Muon final : public Optimizer {
     void send_rest(const WholeMatrices::PieceOf& piece_of);
   };
   std::vector<Set> sets_;
+  std::span<const Param> params_;
   torch::ScalarType wire_ = torch::kFloat;
-  // By parameter: a gradient that is summed over tensor parallel ranks after
-  // backward cannot be sent in it.
-  std::vector<bool> is_late_;
-  bool sends_ahead_ = false;     // in this step; the same on all ranks
-  std::vector<bool> are_final_;  // by parameter, in this step's backward
+  bool sends_ahead_ = false;  // in this step; the same on all ranks
   double last_scale_ = 0;
   double expected_scale_ = 0;  // of the next step; 0: unknown
   // Between start_step() and finish_step(): the groups whose last updates are

@@ -144,12 +144,10 @@ class Optimizer {
   // gradients_are_reduced() has an effect in it. If not, gradients are not
   // waited for in backward.
   virtual bool wants_reduced_gradients() { return false; }
-  // The gradients of `params` (RunPart::param) and of this rank's groups of
-  // them are final, while backward computes others. Called on the thread of
-  // backward, with the same params in the same order on all ranks.
-  virtual void gradients_are_reduced(
-      const std::vector<int>& /*params*/,
-      const std::vector<size_t>& /*groups*/) {}
+  // The gradients of one more run of flat memory (Param::owned) are final,
+  // while backward computes others; runs are reported in order, from the first
+  // one on. The same calls on all ranks, on the thread of backward.
+  virtual void gradients_are_reduced(size_t /*run*/) {}
   // As step(), but the weights of unfinished() are stepped only by
   // finish_step(), which waits for other ranks. Nothing else is called between
   // the two.

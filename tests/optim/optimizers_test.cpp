@@ -114,14 +114,15 @@ struct Flat {
   }
   Tensor weight;
   Tensor main_grad;
+  std::vector<Param> params;  // that Muon reads
 };
 
 Muon make_muon_of(
-    const Flat& flat,
+    Flat& flat,
     std::pair<int64_t, int64_t> shape,
     const MuonOptions& options) {
   const auto [rows, columns] = shape;
-  const std::vector<Param> params = {
+  flat.params = {
       {"matrix",
        flat.weight.narrow(0, 0, rows * columns).view({rows, columns})}};
   OptimizerGroup group{"all", flat.weight, flat.main_grad};
@@ -129,7 +130,10 @@ Muon make_muon_of(
   group.parts = {{.numel = rows * columns}};
   const auto self = make_self_communicator({});
   return {
-      {group}, params, [&](const Param&) { return self; }, {.muon = options}};
+      {group},
+      flat.params,
+      [&](const Param&) { return self; },
+      {.muon = options}};
 }
 
 TEST(Muon, StepsAsTorchsDoes) {
