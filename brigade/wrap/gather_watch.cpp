@@ -38,7 +38,8 @@ std::unique_ptr<at::ObserverContext> before_observed_op(
 
 }  // namespace
 
-GatherWatch::Range::Range(const torch::Tensor& tensor, int of) : param(of) {
+void GatherWatch::Range::find(const torch::Tensor& tensor) {
+  begin = end = 0;
   const MemorySpan span(tensor);
   if (span.storage == nullptr)
     return;
@@ -49,36 +50,35 @@ GatherWatch::Range::Range(const torch::Tensor& tensor, int of) : param(of) {
   end = memory + static_cast<uintptr_t>(span.end);
 }
 
-GatherWatch::GatherWatch(GradSync& sync)
-    : sync_(&sync), was_read_(sync.params().size()) {}
+GatherWatch::GatherWatch(GradSync& sync) : sync_(&sync) {
+  for (int i = 0; i < static_cast<int>(sync.params().size()); ++i)
+    ranges_.push_back({.param = i});
+}
 
 void GatherWatch::find_ranges() {
-  ranges_.clear();
-  for (size_t i = 0; i < sync_->params().size(); ++i) {
-    const torch::Tensor& param = sync_->params()[i].tensor;
-    if (param.numel() > 0)
-      ranges_.emplace_back(param, static_cast<int>(i));
-  }
+  for (Range& range : ranges_)
+    range.find(sync_->params()[static_cast<size_t>(range.param)].tensor);
   std::sort(ranges_.begin(), ranges_.end(), [](const Range& a, const Range& b) {
     return a.begin < b.begin;
   });
 }
 
 void GatherWatch::wait_for_unseen() {
-  for (size_t i = 0; i < was_read_.size(); ++i) {
-    if (!was_read_[i])
-      sync_->wait_for_weight(static_cast<int>(i));
+  for (const Range& range : ranges_) {
+    if (!range.was_read)
+      sync_->wait_for_weight(range.param);
   }
 }
 
 void GatherWatch::before_read(const torch::Tensor& tensor) {
-  const Range read(tensor, -1);
+  Range read;
+  read.find(tensor);
   auto range = std::upper_bound(
       ranges_.begin(), ranges_.end(), read, [](const Range& a, const Range& b) {
         return a.begin < b.end;
       });
   for (; range != ranges_.end() && range->begin < read.end; ++range) {
-    was_read_[static_cast<size_t>(range->param)] = true;
+    range->was_read = true;
     sync_->wait_for_weight(range->param);
   }
 }

@@ -56,21 +56,21 @@ class GatherWatch {
   void fail_later(std::exception_ptr error) { failure_ = std::move(error); }
 
  private:
-  // The addresses of a tensor's values, so that two storages over the same
+  // The addresses of a parameter's values, so that two storages over the same
   // memory (torch::from_blob()) count as one.
   struct Range {
-    Range(const torch::Tensor& tensor, int of);
     uintptr_t begin = 0;
     uintptr_t end = 0;
-    int param;  // -1: of none
+    int param = -1;         // -1: of none
+    bool was_read = false;  // by an operation, in a forward
+    void find(const torch::Tensor& tensor);
   };
 
   void find_ranges();
   void wait_for_unseen();
 
   GradSync* sync_;
-  std::vector<Range> ranges_;   // by begin; they do not overlap
-  std::vector<bool> was_read_;  // by parameter: by an operation, in a forward
+  std::vector<Range> ranges_;  // by begin; they do not overlap
   bool has_seen_a_forward_ = false;
   std::exception_ptr failure_;
 };
