@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <utility>
+#include <optional>
 
 #include "brigade/base/error.h"
 #include "brigade/comm/agreement.h"
@@ -39,20 +39,18 @@ const torch::Tensor& weight_of(const GradSync& sync, int param) {
 }  // namespace
 
 ParamStates::ParamStates(const GradSync& sync)
-    : sync_(sync),
-      places_(sync.params().size()),
-      specs_(sync.params().size()),
-      steps_(sync.params().size(), -1) {}
+    : sync_(sync), kept_(sync.params().size()) {}
 
 void ParamStates::add(
     const std::vector<RunPart>& parts,
-    std::vector<State> states) {
+    const std::vector<State>& states) {
   for (const RunPart& part : parts) {
-    auto& place = places_[static_cast<size_t>(part.param)];
-    place = part;
-    place->run = states_.size();
+    Kept& kept = kept_[static_cast<size_t>(part.param)];
+    kept.begin = part.begin;
+    kept.mine.clear();
+    for (const State& state : states)
+      kept.mine.push_back(narrow_state(state, part.offset, part.numel));
   }
-  states_.push_back(std::move(states));
 }
 
 ParamStates::ParamStates(const GradSync& sync, const Optimizer& optimizer)
@@ -79,8 +77,8 @@ ParamStates::ParamStates(const GradSync& sync, const Optimizer& optimizer)
   for (size_t i = 0; i < stepped.size(); ++i) {
     if (stepped[i] == 0)
       continue;
-    steps_[i] = optimizer.steps();
-    specs_[i] = optimizer.kept(
+    kept_[i].steps = optimizer.steps();
+    kept_[i].specs = optimizer.kept(
         static_cast<StepUnit>(stepped[i] - 1),
         sync.params()[i].tensor.scalar_type());
   }
@@ -116,7 +114,7 @@ ParamStates::ParamStates(
         row[f + 1] = 1;
         kept.push_back({name, tensor->reshape({-1})});
       }
-      add(*parts, std::move(kept));
+      add(*parts, kept);
       for (const RunPart& part : *parts)
         std::copy(
             row.begin(),
@@ -125,11 +123,11 @@ ParamStates::ParamStates(
     }
   }
   table = Agreement(*sync.all_ranks()).max(table);
-  for (size_t i = 0; i < specs_.size(); ++i) {
-    steps_[i] = table[i * columns] - 1;
+  for (size_t i = 0; i < kept_.size(); ++i) {
+    kept_[i].steps = table[i * columns] - 1;
     for (size_t f = 0; f + 1 < columns; ++f) {
       if (table[i * columns + f + 1] != 0)
-        specs_[i].push_back({.name = all.tensors[f].first});
+        kept_[i].specs.push_back({.name = all.tensors[f].first});
     }
   }
 }
@@ -142,17 +140,13 @@ State ParamStates::zero(const StateSpec& spec, const torch::Tensor& weight)
              : zero_state(spec, weight);
 }
 
-State ParamStates::owned(const RunPart& place, size_t k) const {
-  return narrow_state(states_[place.run].at(k), place.offset, place.numel);
-}
-
 std::vector<State> ParamStates::of(int param) const {
-  const auto& place = places_[static_cast<size_t>(param)];
-  if (!place)
+  const Kept& kept = kept_of(param);
+  if (kept.mine.empty())
     return zeros(param);
   std::vector<State> states;
-  for (size_t k = 0; k < specs(param).size(); ++k)
-    states.push_back(shaped(owned(*place, k), weight_of(sync_, param).sizes()));
+  for (size_t k = 0; k < kept.specs.size(); ++k)
+    states.push_back(shaped(kept.mine.at(k), weight_of(sync_, param).sizes()));
   return states;
 }
 
@@ -168,9 +162,9 @@ std::vector<std::vector<State>> ParamStates::gather(
   // gathered as the weights' are. All states of one name at once.
   std::vector<StateSpec> all;
   for (const RunPart& slot : segment.slots) {
-    const auto& kept = specs(slot.param);
-    states.emplace_back(kept.size());
-    for (const StateSpec& spec : kept) {
+    const auto& specs = kept_of(slot.param).specs;
+    states.emplace_back(specs.size());
+    for (const StateSpec& spec : specs) {
       if (std::find(all.begin(), all.end(), spec) == all.end())
         all.push_back(spec);
     }
@@ -179,19 +173,20 @@ std::vector<std::vector<State>> ParamStates::gather(
     const State whole = zero(spec, segment.weight);
     // The index of the state among those of the slot's parameter.
     const auto index_in = [&](const RunPart& slot) {
-      const auto& kept = specs(slot.param);
-      const auto found = std::find(kept.begin(), kept.end(), spec);
-      return found == kept.end()
+      const auto& specs = kept_of(slot.param).specs;
+      const auto found = std::find(specs.begin(), specs.end(), spec);
+      return found == specs.end()
                  ? std::nullopt
-                 : std::optional(static_cast<size_t>(found - kept.begin()));
+                 : std::optional(static_cast<size_t>(found - specs.begin()));
     };
     for (const RunPart& slot : segment.slots) {
-      const auto& place = places_[static_cast<size_t>(slot.param)];
+      const Kept& kept = kept_of(slot.param);
       const auto k = index_in(slot);
-      if (place && k)
-        copy_state(
-            narrow_state(whole, slot.offset + place->begin, place->numel),
-            owned(*place, *k));
+      if (!k || kept.mine.empty())
+        continue;
+      const State& mine = kept.mine.at(*k);
+      const int64_t begin = slot.offset + kept.begin;
+      copy_state(narrow_state(whole, begin, mine.tensor.numel()), mine);
     }
     gather_ranges(segment, whole);
     for (size_t s = 0; s < segment.slots.size(); ++s) {
@@ -208,17 +203,17 @@ std::vector<std::vector<State>> ParamStates::gather(
 std::vector<State> ParamStates::zeros(int param) const {
   std::vector<State> states;
   const torch::Tensor& weight = weight_of(sync_, param);
-  for (const StateSpec& spec : specs(param))
+  for (const StateSpec& spec : kept_of(param).specs)
     states.push_back(zero(spec, weight));
   return states;
 }
 
 void ParamStates::keep(int param, const std::vector<State>& whole) const {
-  const auto& place = places_[static_cast<size_t>(param)];
-  for (size_t k = 0; place && k < whole.size(); ++k) {
-    copy_state(
-        owned(*place, k),
-        narrow_state(shaped(whole[k], {-1}), place->begin, place->numel));
+  const Kept& kept = kept_of(param);
+  for (size_t k = 0; !kept.mine.empty() && k < whole.size(); ++k) {
+    const State& mine = kept.mine.at(k);
+    const State flat = shaped(whole[k], {-1});
+    copy_state(mine, narrow_state(flat, kept.begin, mine.tensor.numel()));
   }
 }
 

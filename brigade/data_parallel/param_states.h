@@ -6,7 +6,6 @@
 #include <torch/optim/optimizer.h>
 
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include "brigade/data_parallel/grad_sync.h"
@@ -35,7 +34,7 @@ class ParamStates {
 
   // How often the parameter had been stepped when this was made; -1 if no
   // optimizer steps it, or torch's has not yet.
-  int64_t steps(int param) const { return steps_[static_cast<size_t>(param)]; }
+  int64_t steps(int param) const { return kept_of(param).steps; }
 
   // As of(), but zeros: to be filled in for keep().
   std::vector<State> zeros(int param) const;
@@ -45,21 +44,23 @@ class ParamStates {
  private:
   explicit ParamStates(const GradSync& sync);
   // Adds the states of these elements of parameters on this rank.
-  void add(const std::vector<RunPart>& parts, std::vector<State> states);
-  const std::vector<StateSpec>& specs(int param) const {
-    return specs_[static_cast<size_t>(param)];
+  void add(const std::vector<RunPart>& parts, const std::vector<State>& states);
+  // The states of a parameter, whichever rank steps it, and this rank's part of
+  // them: flat, of its elements from `begin` on.
+  struct Kept {
+    std::vector<StateSpec> specs;
+    int64_t steps = -1;
+    int64_t begin = 0;
+    std::vector<State> mine;  // empty: none
+  };
+  const Kept& kept_of(int param) const {
+    return kept_[static_cast<size_t>(param)];
   }
   State zero(const StateSpec& spec, const torch::Tensor& weight) const;
-  // This rank's part of the k-th state; flat.
-  State owned(const RunPart& place, size_t k) const;
 
   const GradSync& sync_;
   bool is_torch_ = false;
-  std::vector<std::vector<State>> states_;      // by run, flat
-  std::vector<std::optional<RunPart>> places_;  // by parameter, in runs
-  // The states of each parameter, whichever rank steps it.
-  std::vector<std::vector<StateSpec>> specs_;
-  std::vector<int64_t> steps_;
+  std::vector<Kept> kept_;  // by parameter
 };
 
 }  // namespace brigade
