@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "brigade/data_parallel/bucket_hook.h"
+#include "brigade/data_parallel/hook_memory.h"
 
 namespace brigade {
 
@@ -23,14 +24,18 @@ void check_can_compress(const BucketView& bucket, const char* hook);
 // Where a parameter's gradient begins in its bucket, in elements.
 int64_t offset_in_bucket(const BucketView& bucket, size_t param);
 
-// A hook's states, by bucket. One hook may serve several models, also those of
-// ranks that are threads; a newly planned bucket has a new state.
+// A hook's states, by bucket, each a KeptOfBucket. One hook may serve several
+// models, also those of ranks that are threads; a newly planned bucket has a
+// new state.
 template <typename State>
 class StateOfBuckets {
  public:
-  // make() returns a std::shared_ptr<State>.
-  template <typename Make>
-  std::shared_ptr<State> of(const BucketView& bucket, const Make& make) {
+  // `memory` learns of each state; null: none does.
+  explicit StateOfBuckets(HookMemoryPtr memory) : memory_(std::move(memory)) {}
+
+  // The bucket's state; a new one is made of the bucket and `args`.
+  template <typename... Args>
+  std::shared_ptr<State> of(const BucketView& bucket, const Args&... args) {
     const std::lock_guard lock(mutex_);
     Entry& entry = entries_[{
         bucket.main_grad.storage().unsafeGetStorageImpl(),
@@ -43,8 +48,10 @@ class StateOfBuckets {
     entry.memory = bucket.main_grad.storage().getWeakStorageImpl();
     entry.names = bucket.names;
     entry.state.reset();
-    entry.state = make();
-    return entry.state;
+    const auto made = std::make_shared<State>(bucket, args...);
+    if (memory_)
+      memory_->add(made);
+    return entry.state = made;
   }
 
  private:
@@ -54,6 +61,7 @@ class StateOfBuckets {
     std::vector<std::string> names;
     std::shared_ptr<State> state;
   };
+  HookMemoryPtr memory_;
   std::mutex mutex_;
   // By the storage and offset of the bucket.
   std::map<std::pair<const c10::StorageImpl*, int64_t>, Entry> entries_;

@@ -13,13 +13,13 @@ namespace {
 
 // Error feedback of one bucket, kept from step to step.
 struct RoundedBucket : KeptOfBucket {
-  RoundedBucket(const BucketView& bucket, Communicator& communicator)
-      : ranges(ranges_of(bucket)), errors(torch::zeros_like(bucket.main_grad)) {
-    for (size_t i = 0; i < ranges.size(); ++i)
+  explicit RoundedBucket(const BucketView& bucket)
+      : errors(torch::zeros_like(bucket.main_grad)) {
+    for (size_t i = 0; i < bucket.grads.size(); ++i)
       kept.push_back(
           {"errors." + bucket.names[i],
-           errors.narrow(0, ranges[i].begin, ranges[i].numel)});
-    sum_over(communicator);
+           errors.narrow(
+               0, offset_in_bucket(bucket, i), bucket.grads[i].numel())});
   }
 
   // Follows regroup() to other ranks; the errors are this rank's own and stay.
@@ -28,17 +28,12 @@ struct RoundedBucket : KeptOfBucket {
       return;
     group = &communicator;
     ranks = communicator.size();
+    std::vector<FlatRange> ranges;
+    for (const State& each : kept)
+      ranges.push_back({each.tensor.storage_offset(), each.tensor.numel()});
     sum.emplace(WireFormat::kInt8, ranges, communicator);
   }
 
-  static std::vector<FlatRange> ranges_of(const BucketView& bucket) {
-    std::vector<FlatRange> ranges;
-    for (size_t i = 0; i < bucket.grads.size(); ++i)
-      ranges.push_back({offset_in_bucket(bucket, i), bucket.grads[i].numel()});
-    return ranges;
-  }
-
-  std::vector<FlatRange> ranges;  // of the parameters
   Communicator* group = nullptr;
   int ranks = 0;  // of it: another one may have its address
   std::optional<RoundedSum> sum;
@@ -47,7 +42,7 @@ struct RoundedBucket : KeptOfBucket {
 
 class Int8Reduction {
  public:
-  explicit Int8Reduction(HookMemoryPtr memory) : memory_(std::move(memory)) {}
+  explicit Int8Reduction(HookMemoryPtr memory) : states_(std::move(memory)) {}
 
   WorkPtr launch(BucketView& bucket, Communicator& communicator) {
     check_can_compress(bucket, "int8_hook()");
@@ -55,12 +50,7 @@ class Int8Reduction {
     if (communicator.size() == 1 ||
         bucket.main_grad.scalar_type() != torch::kFloat)
       return communicator.all_reduce(bucket.main_grad);
-    const auto state = states_.of(bucket, [&] {
-      auto made = std::make_shared<RoundedBucket>(bucket, communicator);
-      if (memory_)
-        memory_->add(made);
-      return made;
-    });
+    const auto state = states_.of(bucket);
     state->sum_over(communicator);
     return reductions_.add(
         communicator,
@@ -71,7 +61,6 @@ class Int8Reduction {
   }
 
  private:
-  HookMemoryPtr memory_;  // null: nobody asks
   StateOfBuckets<RoundedBucket> states_;
   StagedReductions reductions_;
 };

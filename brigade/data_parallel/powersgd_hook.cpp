@@ -176,7 +176,7 @@ class FactoredBucket : public KeptOfBucket {
 class PowerSgdReduction {
  public:
   PowerSgdReduction(const PowerSgdOptions& options, HookMemoryPtr memory)
-      : options_(options), memory_(std::move(memory)) {}
+      : options_(options), states_(std::move(memory)) {}
 
   WorkPtr launch(BucketView& bucket, Communicator& communicator) {
     check_can_compress(bucket, "powersgd_hook()");
@@ -184,12 +184,7 @@ class PowerSgdReduction {
         bucket.main_grad.scalar_type() != torch::kFloat)
       return communicator.all_reduce(bucket.main_grad);
     const torch::NoGradGuard no_grad;
-    const auto state = states_.of(bucket, [&] {
-      auto made = std::make_shared<FactoredBucket>(bucket, options_.rank);
-      if (memory_)
-        memory_->add(made);
-      return made;
-    });
+    const auto state = states_.of(bucket, options_.rank);
     if (state->is_exact(options_.exact_steps))
       return communicator.all_reduce(bucket.main_grad);
     return reductions_.add(
@@ -203,7 +198,6 @@ class PowerSgdReduction {
 
  private:
   PowerSgdOptions options_;
-  HookMemoryPtr memory_;  // null: nobody asks
   StateOfBuckets<FactoredBucket> states_;
   StagedReductions reductions_;
 };
