@@ -69,6 +69,7 @@ struct Param {
   torch::Tensor flat_weight;  // where its values are; undefined: anywhere
   torch::Tensor main_grad;    // shaped as it; of sparse ones without elements
   RunPart owned;              // what this rank owns, of segment `run`
+  int64_t accepted_version = 0;  // of tensor: ShardedWeights::accept_writes()
 
   // The states of an optimizer and of low-communication training, shaped as the
   // weight: views of flat memory. Filled in while parameters are walked

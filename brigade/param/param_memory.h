@@ -113,7 +113,7 @@ class ParamMemory {
   }
   // segments(), followed by those of frozen parameters.
   const std::vector<FlatSegment>& all_segments() const { return segments_; }
-  std::span<const Param> params() const { return params_; }
+  std::span<Param> params() const { return params_; }
   Sharding sharding() const { return sharding_; }
   // Moves the contents to memory of another plan. Holders of views of the old
   // memory learn it from flat_memory().

@@ -324,23 +324,22 @@ int64_t ShardedWeights::version() const {
 void ShardedWeights::throw_if_written() const {
   if (is_held())
     return;
-  for (size_t i = 0; i < params().size(); ++i) {
-    if (static_cast<int64_t>(params()[i].tensor._version()) !=
-        written_versions_[i]) {
+  for (const Param& param : params()) {
+    if (static_cast<int64_t>(param.tensor._version()) !=
+        param.accepted_version) {
       throw UsageError(fmt::format(
           "[data_parallel] '{}' was written in place, but with sharding = "
           "parameters no rank keeps what is written there (as an embedding's "
           "max_norm does in forward): change weights while a "
           "brigade::FullWeights lives",
-          params()[i].name));
+          param.name));
     }
   }
 }
 
 void ShardedWeights::accept_writes() {
-  written_versions_.clear();
-  for (const Param& param : params())
-    written_versions_.push_back(static_cast<int64_t>(param.tensor._version()));
+  for (Param& param : memory_->params())
+    param.accepted_version = static_cast<int64_t>(param.tensor._version());
 }
 
 // ---- what others ask

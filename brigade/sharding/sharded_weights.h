@@ -141,8 +141,6 @@ class ShardedWeights {
   const ParamMemory* memory_;
   std::function<void(size_t segment)> before_gather_;
   std::vector<Unit> units_;
-  // The versions of params() at the last accept_writes().
-  std::vector<int64_t> written_versions_;
   int64_t kept_changes_ = 0;  // writes of keep_changes()
   std::map<const void*, int> unit_of_storage_;
   Place place_{-1, -1, false};
