@@ -5,30 +5,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "brigade/base/hash.h"
-
 namespace brigade {
 namespace {
-
-// The key and places of a part's random numbers, the same in every layout. A
-// parameter without a row is whole.
-ops::RandomBits bits_of(const Param& param, const RunPart& part) {
-  ops::RandomBits bits{
-      .key = fnv1a_64(param.name), .index = {.begin = part.begin}};
-  const Slice& slice = param.cut.slice;
-  if (!param.row || slice.dim == kNotCut)
-    return bits;
-  int64_t inner = 1;
-  for (size_t dim = static_cast<size_t>(slice.dim) + 1;
-       dim < param.row->shape.size();
-       ++dim)
-    inner *= param.row->shape[dim];
-  const auto dim = static_cast<size_t>(slice.dim);
-  bits.index.run = inner * param.cut.shape[dim];
-  bits.index.stride = inner * param.row->shape[dim];
-  bits.index.offset = inner * slice.begin;
-  return bits;
-}
 
 // The parameters of a segment of which this rank owns something, in the order
 // of memory.
@@ -55,12 +33,8 @@ OptimizerGroup make_group(
     const FlatRange& range,
     std::vector<RunPart> parts) {
   const FlatSegment& segment = sync.segments()[index];
-  std::vector<ops::RandomBits> bits;
-  for (RunPart& part : parts) {
+  for (RunPart& part : parts)
     part.offset -= range.begin;
-    bits.push_back(
-        bits_of(sync.params()[static_cast<size_t>(part.param)], part));
-  }
   const int64_t end = range.begin + range.numel;
   return {
       .name = range.numel == segment.owned.numel
@@ -70,8 +44,7 @@ OptimizerGroup make_group(
       .main_grad =
           segment.owned_main_grad().narrow(0, range.begin, range.numel),
       .memory = sync.flat_memory(),
-      .parts = std::move(parts),
-      .bits = std::move(bits)};
+      .parts = std::move(parts)};
 }
 
 }  // namespace

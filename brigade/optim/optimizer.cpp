@@ -88,6 +88,29 @@ void check_is_aligned(const OptimizerGroup& group) {
       kBlockNumel));
 }
 
+// The key is of the parameter's name, and the index says where the elements are
+// in the whole parameter, so that random numbers are the same in every layout.
+// In memory of unknown parameters the key is 0.
+ops::RandomBits bits_of(const OptimizerGroup& group, const RunPart& part) {
+  ops::RandomBits bits{.index = {.begin = part.begin}};
+  if (!group.memory || group.memory->params.empty())
+    return bits;
+  const Param& param = group.memory->params[static_cast<size_t>(part.param)];
+  bits.key = fnv1a_64(param.name);
+  const Slice& slice = param.cut.slice;
+  // A parameter without a row is whole.
+  if (!param.row || slice.dim == kNotCut)
+    return bits;
+  const auto dim = static_cast<size_t>(slice.dim);
+  int64_t inner = 1;
+  for (size_t d = dim + 1; d < param.row->shape.size(); ++d)
+    inner *= param.row->shape[d];
+  bits.index.run = inner * param.cut.shape[dim];
+  bits.index.stride = inner * param.row->shape[dim];
+  bits.index.offset = inner * slice.begin;
+  return bits;
+}
+
 // The same step with other memory.
 StepRange with_memory(
     const StepRange& range,
@@ -142,7 +165,6 @@ Optimizer::Optimizer(
   const torch::NoGradGuard no_grad;
   for (OptimizerGroup& group : groups_) {
     group.weight = group.weight.detach();
-    group.bits.resize(group.parts.size());
     check(group);
     weights_versions_.push_back(
         group.memory ? group.memory->weights_version : 0);
@@ -309,24 +331,22 @@ void Optimizer::keep_rounded(
     const State& state,
     const torch::Tensor& values) const {
   const OptimizerGroup& group = groups_[range.index];
-  for (size_t i = 0; i < group.parts.size(); ++i) {
-    const RunPart& part = group.parts[i];
-    const ops::RandomBits& bits = group.bits[i];
+  for (const RunPart& part : group.parts) {
     const int64_t begin = std::max(part.offset, range.begin);
     const int64_t numel =
         std::min(part.offset + part.numel, range.begin + values.numel()) -
         begin;
     if (numel <= 0)
       continue;
-    ops::WholeIndex index = bits.index;
-    index.begin += begin - part.offset;
+    ops::RandomBits bits = bits_of(group, part);
+    bits.index.begin += begin - part.offset;
     const uint64_t key = mix_bits(
         mix_bits(bits.key ^ fnv1a_64(state.name)) ^ mix_bits(options_.seed));
+    bits.key = mix_bits(key + static_cast<uint64_t>(range.step));
     ops::round_stochastically(
         values.narrow(0, begin - range.begin, numel),
         state.tensor.narrow(0, begin - range.begin, numel),
-        {.key = mix_bits(key + static_cast<uint64_t>(range.step)),
-         .index = index},
+        bits,
         options_.adamw.kernels);
   }
 }

@@ -23,7 +23,6 @@
 
 #include "brigade/base/flat_range.h"
 #include "brigade/ops/adamw.h"
-#include "brigade/ops/stochastic_rounding.h"
 #include "brigade/options/optimizer.h"
 #include "brigade/options/optimizer_states.h"
 #include "brigade/param/param_memory.h"
@@ -44,13 +43,9 @@ struct OptimizerGroup {
   // to other memory, step() throws; if the owner replaces weights, masters
   // follow.
   std::shared_ptr<const FlatMemory> memory;
-  // The parts of parameters that it has, in the order of memory; padding
-  // belongs to none.
+  // The parts of parameters (FlatMemory::params) that it has, in the order of
+  // memory; padding belongs to none.
   std::vector<RunPart> parts = {};
-  // By part: the parameter's key and the elements' places in the whole
-  // parameter, so that random numbers are the same in every layout. Empty: the
-  // key is 0.
-  std::vector<ops::RandomBits> bits = {};
 };
 
 // Throws UsageError naming the group whose param_group has no rate in `lrs`.

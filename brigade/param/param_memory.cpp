@@ -163,7 +163,7 @@ void ParamMemory::lay_out(const BucketPlan& plan) {
     add_weights(plan);
   add_gradients(plan);
   note_owned_parts();
-  flat_memory_ = std::make_shared<FlatMemory>();
+  flat_memory_ = std::make_shared<FlatMemory>(FlatMemory{.params = params_});
   ++layout_version_;
 }
 

@@ -80,6 +80,8 @@ struct FlatMemory {
   // False once the owner has moved to other memory: nothing reads views of this
   // one any more.
   bool is_current = true;
+  // Those that RunPart::param counts; empty once the owner has moved.
+  std::span<const Param> params = {};
   // Raised when weights were replaced from outside (broadcast after a join):
   // masters must be set to them.
   int64_t weights_version = 0;
