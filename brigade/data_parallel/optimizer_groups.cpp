@@ -89,18 +89,6 @@ std::vector<OptimizerGroup> make_optimizer_groups(
   return groups;
 }
 
-std::vector<std::vector<size_t>> groups_by_segment(
-    const GradSync& sync,
-    const Optimizer& optimizer) {
-  std::vector<std::vector<size_t>> groups(sync.segments().size());
-  for (size_t g = 0; g < optimizer.groups().size(); ++g) {
-    const auto segment = sync.segment_of(optimizer.groups()[g].weight);
-    if (segment)
-      groups[*segment].push_back(g);
-  }
-  return groups;
-}
-
 std::optional<std::vector<RunPart>> parts_of(
     const GradSync& sync,
     const torch::Tensor& stepped) {

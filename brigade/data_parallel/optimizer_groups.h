@@ -25,12 +25,6 @@ std::vector<OptimizerGroup> make_optimizer_groups(
     const std::vector<int>& group_of,
     const std::vector<StepRule>& rules);
 
-// The indices of an optimizer's groups, by segment of `sync`; groups in other
-// memory are left out.
-std::vector<std::vector<size_t>> groups_by_segment(
-    const GradSync& sync,
-    const Optimizer& optimizer);
-
 // The parameters that have elements in a tensor that an optimizer steps, in the
 // order of memory. The tensor is a parameter, or a view of the flat weights
 // that this rank owns. Empty if it is padding; std::nullopt if it is elsewhere.

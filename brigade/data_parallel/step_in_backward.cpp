@@ -60,16 +60,15 @@ class TorchBucketStep : public BucketStep {
 
 class OwnedBucketStep : public BucketStep {
  public:
-  // groups: the optimizer's, by segment; lrs: by parameter group.
-  OwnedBucketStep(
-      GradSync& sync,
-      Optimizer& optimizer,
-      std::vector<std::vector<size_t>> groups,
-      std::vector<double> lrs)
+  // All groups of the optimizer are in `sync`; lrs: by parameter group.
+  OwnedBucketStep(GradSync& sync, Optimizer& optimizer, std::vector<double> lrs)
       : sync_(&sync),
         optimizer_(&optimizer),
-        groups_(std::move(groups)),
-        lrs_(std::move(lrs)) {}
+        groups_(sync.segments().size()),
+        lrs_(std::move(lrs)) {
+    for (size_t g = 0; g < optimizer.groups().size(); ++g)
+      groups_[*sync.segment_of(optimizer.groups()[g].weight)].push_back(g);
+  }
 
   void begin() override { optimizer_->begin_step(lrs_); }
 
@@ -90,7 +89,7 @@ class OwnedBucketStep : public BucketStep {
  private:
   GradSync* sync_;
   Optimizer* optimizer_;
-  std::vector<std::vector<size_t>> groups_;
+  std::vector<std::vector<size_t>> groups_;  // by segment
   std::vector<double> lrs_;
 };
 
@@ -184,8 +183,7 @@ BucketStepPtr make_bucket_step(
   }
   for (const OptimizerGroup& group : optimizer.groups())
     check_has_rate(group, lrs);
-  return std::make_shared<OwnedBucketStep>(
-      sync, optimizer, groups_by_segment(sync, optimizer), lrs);
+  return std::make_shared<OwnedBucketStep>(sync, optimizer, lrs);
 }
 
 BucketStepPtr
