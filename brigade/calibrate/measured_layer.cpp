@@ -35,7 +35,7 @@ Tensor norm_of(int64_t width) {
 
 const ops::OpOptions kOptions = ops::WeightGrad::kAccumulate;
 
-const ParallelLinearOptions kLinearOptions = {
+const ops::LinearOptions kLinearOptions = {
     .weight_grad = ops::WeightGrad::kAccumulate};
 
 }  // namespace

@@ -58,12 +58,7 @@ SelfAttention::SelfAttention(
 SelfAttention::Heads SelfAttention::project(
     const torch::Tensor& x,
     const AttentionInputs& inputs) {
-  const auto projected = column_parallel_linear(
-      context_->tensor_parallel,
-      x,
-      qkv_.weights(),
-      qkv_.biases(),
-      context_->linear_options(qkv_.adapters(), inputs.token_keys));
+  const auto projected = qkv_.column_parallel(*context_, x);
   const auto heads = [&, rows = inputs.rows](const torch::Tensor& flat) {
     const int64_t head_dim = description_.head_dim;
     return flat.view(
@@ -101,15 +96,10 @@ torch::Tensor SelfAttention::in_rotary_order(const torch::Tensor& heads) const {
   return torch::cat({parts[0], parts[2], parts[1], parts[3]}, -1);
 }
 
-torch::Tensor SelfAttention::project_output(
-    const torch::Tensor& out,
-    const AttentionInputs& inputs) {
-  return row_parallel_linear(
-      context_->tensor_parallel,
-      out.reshape({out.size(0) * out.size(1), out.size(2) * out.size(3)}),
-      o_proj_->weight,
-      o_proj_->bias,
-      context_->linear_options({o_proj_->adapter}, inputs.token_keys));
+torch::Tensor SelfAttention::project_output(const torch::Tensor& out) {
+  return o_proj_->row_parallel(
+      *context_,
+      out.reshape({out.size(0) * out.size(1), out.size(2) * out.size(3)}));
 }
 
 ops::AttentionOptions SelfAttention::attention_options() const {
@@ -140,7 +130,7 @@ torch::Tensor SelfAttention::attend(
 torch::Tensor SelfAttention::forward(
     const torch::Tensor& x,
     const AttentionInputs& inputs) {
-  return project_output(attend(project(x, inputs), inputs), inputs);
+  return project_output(attend(project(x, inputs), inputs));
 }
 
 torch::Tensor SelfAttention::forward_cached(
@@ -157,7 +147,7 @@ torch::Tensor SelfAttention::forward_cached(
   options.query_positions = {{past, q.size(1)}};
   options.key_positions = {{0, cache.keys.size(1)}};
   return project_output(
-      ops::attention(q, cache.keys, cache.values, options).out, inputs);
+      ops::attention(q, cache.keys, cache.values, options).out);
 }
 
 }  // namespace brigade

@@ -19,7 +19,6 @@ struct AttentionInputs {
   int64_t rows = 0;               // B
   ops::RotaryTable rotary;        // [T, D/2]
   torch::Tensor document_starts;  // int64 [B, T] or undefined
-  torch::Tensor token_keys = {};  // int64 [N] or undefined: no dropout
 };
 
 class SelfAttention : public torch::nn::Module {
@@ -51,9 +50,7 @@ class SelfAttention : public torch::nn::Module {
   Heads project(const torch::Tensor& x, const AttentionInputs& inputs);
   // [B, T, H, D], so that dims are paired as rotary tables pair them.
   torch::Tensor in_rotary_order(const torch::Tensor& heads) const;
-  torch::Tensor project_output(
-      const torch::Tensor& out,
-      const AttentionInputs& inputs);
+  torch::Tensor project_output(const torch::Tensor& out);
   torch::Tensor attend(const Heads& heads, const AttentionInputs& inputs);
   // What the description says of scores and mask.
   ops::AttentionOptions attention_options() const;

@@ -58,18 +58,19 @@ ResidualStream Block::forward(
   };
   // Both runs of a block that is computed again visit the same experts.
   const auto kept = experts_ ? std::make_shared<KeptRouting>() : nullptr;
-  const auto mix = [this, expert_inputs, kept, keys = inputs.token_keys](
-                       const torch::Tensor& x) {
+  const auto mix = [this, expert_inputs, kept](const torch::Tensor& x) {
     return experts_ ? experts_->forward(x, expert_inputs, *kept)
-                    : mlp_->forward(x, keys);
+                    : mlp_->forward(x);
   };
   if (context_->recompute != Recompute::kFull)
     return run(stream, attend, mix);
-  // The whole block again in backward: only its input is kept.
-  const auto whole =
-      [this, attend, mix](const std::vector<torch::Tensor>& streams) {
-        return join(run({streams[0], streams[1]}, attend, mix));
-      };
+  // The whole block again in backward, maybe after other micro-batches: only
+  // its input and the dropout are kept.
+  const auto whole = [this, attend, mix, dropout = context_->dropout](
+                         const std::vector<torch::Tensor>& streams) {
+    context_->dropout = dropout;
+    return join(run({streams[0], streams[1]}, attend, mix));
+  };
   return {recompute(whole, {stream.delta, stream.residual}), {}};
 }
 
@@ -82,7 +83,7 @@ ResidualStream Block::forward_cached(
   };
   KeptRouting kept;
   return run(stream, attend, [&](const torch::Tensor& x) {
-    return experts_ ? experts_->forward(x, {}, kept) : mlp_->forward(x, {});
+    return experts_ ? experts_->forward(x, {}, kept) : mlp_->forward(x);
   });
 }
 

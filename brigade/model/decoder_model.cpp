@@ -59,6 +59,15 @@ const torch::Tensor& DecoderModel::head_weight() const {
   return lm_head_ ? lm_head_->weight : embed_tokens_->weight;
 }
 
+void DecoderModel::begin_forward(
+    const torch::Tensor& positions,
+    const torch::Tensor& token_keys) {
+  rotary_.set_positions(positions);
+  context_->dropout = {
+      context_->description.adapter.dropout,
+      token_keys.defined() ? token_keys.flatten() : token_keys};
+}
+
 torch::Tensor DecoderModel::all_logits(
     const TensorParallel& parallel,
     const torch::Tensor& hidden) const {
@@ -101,13 +110,11 @@ torch::Tensor DecoderModel::run_layers(
   // Here rather than in a layer: what is computed again in backward has no
   // graph the first time.
   const bool is_training = torch::GradMode::is_enabled();
-  if (batch.token_keys.defined() && is_training)
-    inputs.token_keys = expert_inputs.token_keys = batch.token_keys.flatten();
+  begin_forward(positions, is_training ? batch.token_keys : torch::Tensor());
   if (has_experts_ && batch.targets.defined())
     expert_inputs.has_loss = batch.targets.flatten() >= 0;
   if (is_training)
     expert_inputs.capacity_factor = context_->expert_capacity_factor;
-  rotary_.set_positions(positions);
 
   ResidualStream stream{input, {}};
   if (part_.is_first) {
@@ -191,7 +198,7 @@ torch::Tensor DecoderModel::logits(
   const torch::NoGradGuard no_grad;
   const TensorParallel parallel{context_->tensor_parallel.group};
   AttentionInputs inputs{ids.size(0), {}, {}};
-  rotary_.set_positions(torch::arange(ids.size(1), ids.options()));
+  begin_forward(torch::arange(ids.size(1), ids.options()));
   ResidualStream stream{
       embed(parallel, ids, {ops::WeightGrad::kReturn, context_->kernels}), {}};
   observe("embedding", stream.delta);
@@ -219,7 +226,7 @@ torch::Tensor DecoderModel::generate(
   const int64_t tokens = ids.size(1);
   state.caches.resize(layers_.size());
   AttentionInputs inputs{rows, {}, {}};
-  rotary_.set_positions(
+  begin_forward(
       torch::arange(state.length, state.length + tokens, ids.options()));
   state.length += tokens;
   ResidualStream stream{input, {}};

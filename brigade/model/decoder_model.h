@@ -77,6 +77,11 @@ class DecoderModel : public torch::nn::Module {
 
  private:
   const torch::Tensor& head_weight() const;
+  // Says of the tokens of a forward what its layers read. positions: int64 [T];
+  // token_keys: MicroBatch::token_keys, or undefined: no dropout.
+  void begin_forward(
+      const torch::Tensor& positions,
+      const torch::Tensor& token_keys = {});
   // The stream after the layers; of the last part normed.
   torch::Tensor run_layers(
       const MicroBatch& batch,

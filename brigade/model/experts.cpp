@@ -30,14 +30,6 @@ Tensor enter_region(const Tensor& x, const TensorParallel& parallel) {
              : copy_region(x, parallel.group);
 }
 
-ops::LinearOptions expert_options(const ModelContext& context) {
-  return {
-      .weight_grad = context.weight_grad,
-      .defer_weight_grad = context.defer_weight_grad,
-      .kernels = context.kernels,
-      .group = ops::WeightGroup::kOneMatrix};
-}
-
 ops::RemadeInput activation_of(
     const std::vector<Tensor>& gate_up,
     ops::Kernels kernels) {
@@ -109,9 +101,8 @@ Tensor Experts::forward(
     note_routing({experts, inputs.has_loss, kept.order}, weights);
     kept.exchange = ExpertExchange(
         context_->expert_parallel, kept.order.counts, parts, x.device());
-    if (context_->description.adapter.dropout > 0 &&
-        inputs.token_keys.defined())
-      kept.row_keys = keys_of_rows(inputs.token_keys, kept);
+    if (context_->dropout.is_used())
+      kept.row_keys = keys_of_rows(kept);
   }
   const ExpertExchange& exchange = kept.exchange;
   const auto sent = exchange.send(ops::rows_of_tokens(
@@ -120,7 +111,7 @@ Tensor Experts::forward(
   const bool shared_first = context_->expert_parallel->size() > 1;
   Tensor shared;
   if (shared_ && shared_first)
-    shared = run_shared(x, inputs.token_keys);
+    shared = run_shared(x);
   ExpertExchange::UnderWay back;
   for (size_t part = 0; part < exchange.parts().size(); ++part)
     exchange.send_back(
@@ -130,7 +121,7 @@ Tensor Experts::forward(
       ops::combine_rows(done, weights, kept.order, context_->kernels),
       parallel);
   if (shared_ && !shared_first)
-    shared = run_shared(x, inputs.token_keys);
+    shared = run_shared(x);
   return shared.defined() ? sum + shared : sum;
 }
 
@@ -179,12 +170,10 @@ int64_t Experts::parts_of_exchange() const {
 }
 
 // Rows of one token have its key.
-std::vector<Tensor> Experts::keys_of_rows(
-    const Tensor& token_keys,
-    const KeptRouting& kept) const {
+std::vector<Tensor> Experts::keys_of_rows(const KeptRouting& kept) const {
   const torch::NoGradGuard no_grad;
-  const auto sent = kept.exchange.send(
-      ops::rows_of_tokens(token_keys.unsqueeze(1), kept.order));
+  const auto sent = kept.exchange.send(ops::rows_of_tokens(
+      context_->dropout.token_keys.unsqueeze(1), kept.order));
   std::vector<Tensor> keys;
   for (size_t part = 0; part < kept.exchange.parts().size(); ++part)
     keys.push_back(kept.exchange.arrive(sent, part).flatten());
@@ -286,7 +275,7 @@ Tensor Experts::run_whole_experts(
     gate_up_weights.push_back(expert.gate_up.weights());
     down_weights.push_back({expert.down->weight});
   }
-  auto options = expert_options(*context_);
+  auto options = context_->linear_options();
   const auto gate_up =
       ops::expert_linear(rows, counts, gate_up_weights, options);
   options.input = activation_of(gate_up, context_->kernels);
@@ -300,9 +289,9 @@ Tensor Experts::run_adapted_expert(
     const Expert& expert,
     const Tensor& rows,
     const Tensor& row_keys) const {
-  auto options = expert_options(*context_);
+  auto options = context_->linear_options();
   options.adapters = expert.gate_up.adapters();
-  options.dropout = {context_->description.adapter.dropout, row_keys};
+  options.dropout.token_keys = row_keys;
   const auto gate_up =
       ops::linear_group(rows, expert.gate_up.weights(), {}, options);
   options.input = activation_of(gate_up, context_->kernels);
@@ -313,15 +302,11 @@ Tensor Experts::run_adapted_expert(
       options.input.make(gate_up), expert.down->weight, {}, options);
 }
 
-Tensor Experts::run_shared(const Tensor& x, const Tensor& token_keys) {
-  const Tensor out = shared_->forward(x, token_keys);
+Tensor Experts::run_shared(const Tensor& x) {
+  const Tensor out = shared_->forward(x);
   if (!shared_gate_)
     return out;
-  return out * torch::sigmoid(narrow_linear(
-                   *context_,
-                   x,
-                   *shared_gate_,
-                   own_tokens(context_->tensor_parallel, token_keys)));
+  return out * torch::sigmoid(narrow_linear(*context_, x, *shared_gate_));
 }
 
 }  // namespace brigade

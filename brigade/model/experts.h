@@ -72,12 +72,8 @@ class Experts : public torch::nn::Module {
       const torch::Tensor& rows,
       const torch::Tensor& row_keys) const;
   // KeptRouting::row_keys. Collective over context_->expert_parallel.
-  std::vector<torch::Tensor> keys_of_rows(
-      const torch::Tensor& token_keys,
-      const KeptRouting& kept) const;
-  torch::Tensor run_shared(
-      const torch::Tensor& x,
-      const torch::Tensor& token_keys);
+  std::vector<torch::Tensor> keys_of_rows(const KeptRouting& kept) const;
+  torch::Tensor run_shared(const torch::Tensor& x);
 
   // What the rank's N tokens chose, with those of its tp group that divide
   // them.

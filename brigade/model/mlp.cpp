@@ -39,27 +39,15 @@ Mlp::Mlp(
       gate_up_.size() == 2, "gate and up are {} linears", gate_up_.size());
 }
 
-torch::Tensor Mlp::forward(
-    const torch::Tensor& x,
-    const torch::Tensor& token_keys) {
-  const auto gate_up = column_parallel_linear(
-      context_->tensor_parallel,
-      x,
-      gate_up_.weights(),
-      gate_up_.biases(),
-      context_->linear_options(gate_up_.adapters(), token_keys));
+torch::Tensor Mlp::forward(const torch::Tensor& x) {
+  const auto gate_up = gate_up_.column_parallel(*context_, x);
   // Made again in backward: a pass over memory, and a sixth less to keep.
   const auto activate = [activation = activation_, kernels = context_->kernels](
                             const std::vector<torch::Tensor>& of) {
     return gated(activation, of[0], of[1], kernels);
   };
-  return row_parallel_linear(
-      context_->tensor_parallel,
-      activate(gate_up),
-      down_proj_->weight,
-      down_proj_->bias,
-      context_->linear_options({down_proj_->adapter}, token_keys),
-      {.from = gate_up, .make = activate});
+  return down_proj_->row_parallel(
+      *context_, activate(gate_up), {.from = gate_up, .make = activate});
 }
 
 }  // namespace brigade

@@ -17,10 +17,8 @@ class Mlp : public torch::nn::Module {
       const MlpDescription& description,
       const ParameterSource& source);
   // x: [N, C] ([N/tp, C] in TokenLayout::kSharded), normalised; returns the
-  // same. `token_keys`: int64 [N] or undefined: no dropout.
-  torch::Tensor forward(
-      const torch::Tensor& x,
-      const torch::Tensor& token_keys);
+  // same.
+  torch::Tensor forward(const torch::Tensor& x);
 
  private:
   ModelContextPtr context_;

@@ -6,7 +6,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "brigade/model/router_statistics.h"
@@ -16,9 +15,9 @@
 #include "brigade/model_spec/shard.h"
 #include "brigade/ops/attention.h"
 #include "brigade/ops/cross_entropy.h"
+#include "brigade/ops/linear.h"
 #include "brigade/ops/op_options.h"
 #include "brigade/ops/soft_targets.h"
-#include "brigade/tensor_parallel/parallel_linear.h"
 #include "brigade/tensor_parallel/tensor_parallel.h"
 
 namespace brigade {
@@ -67,6 +66,9 @@ struct ModelContext {
   // A pre-backward hook: called before the backward of a unit begins, whose
   // weights may have to be fetched again. May be empty.
   std::function<void(const ModelUnit& unit)> before_backward;
+  // Of the N tokens of the forward that runs: each forward sets it when it
+  // begins, and a layer that backward computes again the one that it had.
+  mutable ops::InputDropout dropout;
 
   // Has before_backward called once backward reaches what `unit` computed;
   // undefined tensors and those without a graph are left alone.
@@ -79,21 +81,19 @@ struct ModelContext {
     if (before_forward)
       before_forward(unit);
   }
-  // The options of linears with these adapters, one for each, that read tokens
-  // with these keys (MicroBatch::token_keys).
-  ParallelLinearOptions linear_options(
-      std::vector<ops::LowRank> adapters,
-      torch::Tensor token_keys) const {
+  // Of linears of this forward, without adapters.
+  ops::LinearOptions linear_options() const {
     return {
-        weight_grad,
-        defer_weight_grad,
-        kernels,
-        std::move(adapters),
-        {description.adapter.dropout, std::move(token_keys)}};
+        .weight_grad = weight_grad,
+        .defer_weight_grad = defer_weight_grad,
+        .kernels = kernels,
+        .group = ops::WeightGroup::kOneMatrix,
+        .dropout = dropout};
   }
   ops::OpOptions op_options() const { return {weight_grad, kernels}; }
 };
-// Shared by all parts of a model; does not change after it was built.
+// Shared by all parts of a model; after it was built only its dropout changes,
+// so that a model has one forward at a time.
 using ModelContextPtr = std::shared_ptr<const ModelContext>;
 
 // A context with groups of one.

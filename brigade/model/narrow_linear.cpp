@@ -10,8 +10,7 @@ using torch::Tensor;
 Tensor narrow_linear(
     const ModelContext& context,
     const Tensor& x,
-    const Weights& weights,
-    const Tensor& token_keys) {
+    const Weights& weights) {
   const auto times = [&](const Tensor& input, const Tensor& weight) {
     const Tensor own = context.weight_grad == ops::WeightGrad::kAccumulate
                            ? ops::accumulating("narrow_linear", weight)
@@ -25,7 +24,8 @@ Tensor narrow_linear(
   Tensor left = x;
   double scale = adapter.scale;
   const ops::InputDropout dropout{
-      context.description.adapter.dropout, token_keys};
+      context.dropout.rate,
+      own_tokens(context.tensor_parallel, context.dropout.token_keys)};
   if (dropout.is_used()) {
     const Tensor mask = torch::ones(x.sizes(), x.options());
     ops::drop_elements(mask, dropout, adapter.key, context.kernels);

@@ -9,13 +9,11 @@
 
 namespace brigade {
 
-// x: [n, C], in whose dtype it is computed; returns [n, out]. `token_keys`:
-// int64 [n], what dropout leaves of x for the adapter; undefined: all.
+// x: [n, C] of own_tokens(), in whose dtype it is computed; returns [n, out].
 torch::Tensor narrow_linear(
     const ModelContext& context,
     const torch::Tensor& x,
-    const Weights& weights,
-    const torch::Tensor& token_keys);
+    const Weights& weights);
 
 // Those tokens of [N, ..] of all that this rank computes itself: its own where
 // tp divides tokens. An undefined tensor stays one.

@@ -31,11 +31,8 @@ Tensor Router::route(
     const ExpertInputs& inputs,
     KeptRouting& kept) const {
   const RouterDescription& router = description_.router;
-  const Tensor logits = narrow_linear(
-      *context_,
-      x.to(ops::wide_dtype(x)),
-      *gate_,
-      own_tokens(context_->tensor_parallel, inputs.token_keys));
+  const Tensor logits =
+      narrow_linear(*context_, x.to(ops::wide_dtype(x)), *gate_);
   const bool is_softmax = router.score == RouterScore::kSoftmax;
   const Tensor scores =
       is_softmax ? torch::softmax(logits, -1) : torch::sigmoid(logits);

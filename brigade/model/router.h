@@ -43,8 +43,6 @@ struct ExpertInputs {
   // How many tokens an expert takes in each sequence, over that of even use; 0:
   // all.
   double capacity_factor = 0;
-  // int64 [N], for adapters (MicroBatch::token_keys); undefined: no dropout.
-  torch::Tensor token_keys = {};
 };
 
 // What a layer that is computed again in backward keeps of its first run: an

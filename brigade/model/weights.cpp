@@ -6,6 +6,7 @@
 
 #include "brigade/base/check.h"
 #include "brigade/base/hash.h"
+#include "brigade/tensor_parallel/parallel_linear.h"
 
 namespace brigade {
 namespace {
@@ -19,6 +20,16 @@ std::string without_weight(const std::string& name) {
 
 }  // namespace
 
+torch::Tensor Weights::row_parallel(
+    const ModelContext& context,
+    const torch::Tensor& x,
+    const ops::RemadeInput& input) const {
+  auto options = context.linear_options();
+  options.input = input;
+  options.adapters = {adapter};
+  return row_parallel_linear(context.tensor_parallel, x, weight, bias, options);
+}
+
 std::vector<torch::Tensor> GroupedWeights::weights() const {
   std::vector<torch::Tensor> weights;
   for (const auto& member : members_)
@@ -26,18 +37,23 @@ std::vector<torch::Tensor> GroupedWeights::weights() const {
   return weights;
 }
 
-std::vector<torch::Tensor> GroupedWeights::biases() const {
-  std::vector<torch::Tensor> biases;
-  for (const auto& member : members_)
-    biases.push_back(member->bias);
-  return biases;
-}
-
 std::vector<ops::LowRank> GroupedWeights::adapters() const {
   std::vector<ops::LowRank> adapters;
   for (const auto& member : members_)
     adapters.push_back(member->adapter);
   return adapters;
+}
+
+std::vector<torch::Tensor> GroupedWeights::column_parallel(
+    const ModelContext& context,
+    const torch::Tensor& x) const {
+  std::vector<torch::Tensor> biases;  // undefined ones without
+  for (const auto& member : members_)
+    biases.push_back(member->bias);
+  auto options = context.linear_options();
+  options.adapters = adapters();
+  return column_parallel_linear(
+      context.tensor_parallel, x, weights(), biases, options);
 }
 
 ParameterSource::ParameterSource(const ModelContext& context)

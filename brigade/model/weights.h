@@ -1,5 +1,6 @@
-// Modules that only hold weights, so that parameters get the names of the
-// table; the maths is in the blocks that use them.
+// Modules that hold the weights of one linear or norm, so that parameters get
+// the names of the table, and multiply as the context says; the rest of the
+// maths is in the blocks that use them.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -22,18 +23,26 @@ struct Weights : torch::nn::Module {
   torch::Tensor bias;
   torch::Tensor score_bias;  // float32
   ops::LowRank adapter;
+
+  // row_parallel_linear() of x, with the context's dropout.
+  torch::Tensor row_parallel(
+      const ModelContext& context,
+      const torch::Tensor& x,
+      const ops::RemadeInput& input = {}) const;
 };
 
-// Linears that the table declares to be multiplied together, in its order, as
-// column_parallel_linear() takes them.
+// Linears that the table declares to be multiplied together, in its order.
 class GroupedWeights {
  public:
   explicit GroupedWeights(std::vector<std::shared_ptr<Weights>> members)
       : members_(std::move(members)) {}
   size_t size() const { return members_.size(); }
   std::vector<torch::Tensor> weights() const;
-  std::vector<torch::Tensor> biases() const;  // undefined ones without
   std::vector<ops::LowRank> adapters() const;
+  // column_parallel_linear() of x, with the context's dropout.
+  std::vector<torch::Tensor> column_parallel(
+      const ModelContext& context,
+      const torch::Tensor& x) const;
 
  private:
   std::vector<std::shared_ptr<Weights>> members_;

@@ -16,17 +16,11 @@ std::vector<Tensor> column_parallel_linear(
     const Tensor& x,
     const std::vector<Tensor>& weights,
     const std::vector<Tensor>& biases,
-    const ParallelLinearOptions& options) {
-  ops::LinearOptions linear{
-      .weight_grad = options.weight_grad,
-      .defer_weight_grad = options.defer_weight_grad,
-      .kernels = options.kernels,
-      .group = ops::WeightGroup::kOneMatrix};
-  linear.adapters = options.adapters;
-  linear.dropout = options.dropout;
+    const ops::LinearOptions& options) {
   if (parallel.size() == 1)
-    return ops::linear_group(x, weights, biases, linear);
+    return ops::linear_group(x, weights, biases, options);
   const InputRegion region(parallel);
+  ops::LinearOptions linear = options;
   linear.on_input_grad = [region](const Tensor& input_grad) {
     region.start(input_grad);
     // The region's own backward waits, which comes later still.
@@ -40,22 +34,13 @@ Tensor row_parallel_linear(
     const Tensor& x,
     const Tensor& weight,
     const Tensor& bias,
-    const ParallelLinearOptions& options,
-    const ops::RemadeInput& input) {
-  ops::InputDropout dropout = options.dropout;
-  dropout.first_feature = parallel.rank() * x.size(-1);
+    const ops::LinearOptions& options) {
+  ops::LinearOptions linear = options;
+  linear.dropout.first_feature = parallel.rank() * x.size(-1);
   // They scale the sum over ranks, by norms that are sums over ranks too.
-  std::vector<ops::LowRank> adapters = options.adapters;
   Tensor magnitude;
-  if (!adapters.empty())
-    std::swap(magnitude, adapters.front().magnitude);
-  ops::LinearOptions linear{
-      .weight_grad = options.weight_grad,
-      .defer_weight_grad = options.defer_weight_grad,
-      .input = input,
-      .kernels = options.kernels,
-      .adapters = std::move(adapters),
-      .dropout = std::move(dropout)};
+  if (!linear.adapters.empty())
+    std::swap(magnitude, linear.adapters.front().magnitude);
   Tensor sum;
   Tensor passed_by;  // what dropout zeroed, without magnitudes
   if (magnitude.defined() && linear.dropout.is_used()) {

@@ -19,9 +19,14 @@
 //
 // Shapes: N tokens. In kReplicated leading dims are free ([B, T, C] too), in
 // kSharded the shared side is [N/R, C] and the cut side [N, ..].
+//
+// Of a LowRank `a` is cut as the weight where its inputs are, `b` where its
+// outputs are, the other is whole on every rank, whose gradient is then this
+// rank's part of a sum (replicated_gradients.h). Magnitudes are cut as outputs
+// are; those of a row-parallel linear, whole on every rank, have the gradient
+// of its bias. Dropout has one key for each of the N tokens.
 #pragma once
 
-#include <functional>
 #include <vector>
 
 #include "brigade/ops/linear.h"
@@ -29,45 +34,26 @@
 
 namespace brigade {
 
-struct ParallelLinearOptions {
-  ops::WeightGrad weight_grad = ops::WeightGrad::kReturn;
-  // As in ops::LinearOptions: takes over the weight's gradient.
-  std::function<void(std::function<void()> compute)> defer_weight_grad;
-  ops::Kernels kernels = ops::Kernels::kAuto;
-  // None, or one for each weight: `a` is cut as the weight where its inputs
-  // are, `b` where its outputs are, the other is whole on every rank, whose
-  // gradient is then this rank's part of a sum (replicated_gradients.h).
-  // Magnitudes are cut as outputs are; those of a row-parallel linear, whole on
-  // every rank, have the gradient of its bias.
-  std::vector<ops::LowRank> adapters = {};
-  // The dropout of the adapters' inputs: one key for each of the N tokens;
-  // row_parallel_linear() says which features it has.
-  ops::InputDropout dropout = {};
-};
-
 // Linears on one input that the model declares as one group (q, k and v; gate
-// and up): one input region, so one collective for all of them, and one product
-// where their weights are adjacent in memory (ops::WeightGroup::kOneMatrix).
-// weights[i]: [out_i/R, in]; biases: empty, or one [out_i/R] or undefined each.
-// Returns [N, out_i/R] each.
+// and up): one input region, so one collective for all of them, whose
+// on_input_grad must be empty. weights[i]: [out_i/R, in]; biases: empty, or one
+// [out_i/R] or undefined each. Returns [N, out_i/R] each.
 std::vector<torch::Tensor> column_parallel_linear(
     const TensorParallel& parallel,
     const torch::Tensor& x,
     const std::vector<torch::Tensor>& weights,
     const std::vector<torch::Tensor>& biases = {},
-    const ParallelLinearOptions& options = {});
+    const ops::LinearOptions& options = {});
 
 // x: [N, in/R]; weight: [out, in/R]; bias: [out], whole on every rank and added
 // once, after the reduction; or undefined. Returns [N, out] or, in kSharded,
 // [N/R, out]; there the bias's gradient is this rank's tokens' part and is
-// summed with the norms' (replicated_gradients.h). `input` says what x may be
-// made of again in backward.
+// summed with the norms' (replicated_gradients.h).
 torch::Tensor row_parallel_linear(
     const TensorParallel& parallel,
     const torch::Tensor& x,
     const torch::Tensor& weight,
     const torch::Tensor& bias = {},
-    const ParallelLinearOptions& options = {},
-    const ops::RemadeInput& input = {});
+    const ops::LinearOptions& options = {});
 
 }  // namespace brigade

@@ -99,7 +99,11 @@ TEST_P(AdapterDropoutOfModel, IsTheSameWhereALayerIsComputedAgain) {
   for (const Recompute recompute :
        {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
     const auto model = adapted_model(GetParam(), recompute);
-    model->forward(tokens_from(3), {}, torch::arange(8)).backward();
+    const torch::Tensor loss =
+        model->forward(tokens_from(3), {}, torch::arange(8));
+    // As a pipeline runs them: another forward before that one's backward.
+    model->forward(tokens_from(5), {}, torch::arange(8));
+    loss.backward();
     for (const auto& item : model->named_parameters()) {
       if (!item.value().requires_grad())
         continue;

@@ -105,7 +105,7 @@ Tensor parallel_layer(
     const Tensor& x,
     const Weights& w,
     ops::WeightGrad mode) {
-  const ParallelLinearOptions options{.weight_grad = mode};
+  const ops::LinearOptions options{.weight_grad = mode};
   const auto norm = [&](const Tensor& value, const std::string& name) {
     return ops::rms_norm(value, w.at(name + ".weight"), kEps, mode);
   };
