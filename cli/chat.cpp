@@ -215,7 +215,7 @@ void chat(const ChatSessionArguments& arguments) {
   const ChatSessionOptions options = session_options(arguments);
   const bool is_terminal = ::isatty(STDIN_FILENO) == 1;
   const std::string message = is_terminal ? "" : read_message();
-  const StoredModel stored(options.text.checkpoint, options.text.adapter);
+  const StoredModel stored(options.text.model);
   const TrainConfig config =
       inference_config(stored, config_overrides(arguments.layout), 1);
   const auto mesh = start_world(config, launch.environment);

@@ -515,7 +515,7 @@ void evaluate(const EvaluateArguments& arguments) {
   }
   if (!launch.is_supervisor)
     share_out_threads(launch.environment, std::nullopt);
-  const StoredModel stored(arguments.model, arguments.adapter);
+  const StoredModel stored(arguments.model);
   const TrainConfig config = inference_config(
       stored, config_overrides(arguments.layout), launch.world_size);
   if (launch.is_supervisor) {

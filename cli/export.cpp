@@ -101,7 +101,7 @@ void export_model(const ExportArguments& arguments) {
   options.initial_router = [](const ParameterRow& router) {
     return initial_weight(router, /*seed=*/0);
   };
-  describe_tokenizer(StoredModel(arguments.run), options);
+  describe_tokenizer(StoredModel({arguments.run}), options);
   RateBar bar;
   options.on_progress =
       [&](const char* what, uint64_t done_bytes, uint64_t total_bytes) {

@@ -165,7 +165,7 @@ void generate(const GenerateArguments& arguments) {
   if (!launch.is_supervisor)
     share_out_threads(launch.environment, std::nullopt);
   const TrainConfig config = inference_config(
-      StoredModel(options.checkpoint, options.adapter),
+      StoredModel(options.model),
       config_overrides(arguments.layout),
       launch.world_size);
   if (launch.is_supervisor) {

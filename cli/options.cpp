@@ -238,11 +238,15 @@ void add_dtype(CLI::App& command, ConfigArguments& arguments) {
       ->check(one_of({"float32", "bfloat16"}));
 }
 
-void add_adapter_option(CLI::App& command, std::filesystem::path& target) {
+void add_model_options(
+    CLI::App& command,
+    ModelPlace& model,
+    const std::string& older) {
+  add_run_option(command, model.path, older, kRunHelp);
   command
       .add_option(
           "--adapter",
-          target,
+          model.adapter,
           "A low-rank adapter for the model: a folder as PEFT writes it")
       ->type_name("DIR");
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "brigade/config/train_config.h"
+#include "brigade/generate/generate_options.h"
 #include "brigade/launch/environment.h"
 #include "brigade/launch/restarts.h"
 #include "brigade/launch/supervisor.h"
@@ -114,8 +115,11 @@ void add_rank_arguments(CLI::App& command, ConfigArguments& arguments);
 // --dtype, as an override of model.dtype: for commands that compute with a
 // stored model.
 void add_dtype(CLI::App& command, ConfigArguments& arguments);
-// --adapter DIR.
-void add_adapter_option(CLI::App& command, std::filesystem::path& target);
+// --run, with `older` as in add_run_option(), and --adapter.
+void add_model_options(
+    CLI::App& command,
+    ModelPlace& model,
+    const std::string& older);
 
 // The given values; BRIGADE_CHECK_COLLECTIVES=1 counts as
 // distributed.check_collectives=true.

@@ -55,8 +55,7 @@ struct ChatSessionArguments {
 void chat(const ChatSessionArguments& arguments);
 
 struct EvaluateArguments {
-  std::filesystem::path model;
-  std::filesystem::path adapter;  // "": none but the run's own
+  ModelPlace model;
   std::string tokenizer;
   std::filesystem::path text;
   std::string dataset;

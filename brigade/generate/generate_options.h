@@ -8,9 +8,16 @@
 
 namespace brigade {
 
+// Where StoredModel finds a model.
+struct ModelPlace {
+  // What Checkpoint takes, or a folder with config.json and safetensors files.
+  std::filesystem::path path;
+  // A folder as AdapterFolder takes it; "": none but that of an adapter's run.
+  std::filesystem::path adapter = {};
+};
+
 struct GenerateOptions {
-  std::filesystem::path checkpoint;      // what StoredModel takes
-  std::filesystem::path adapter;         // the same
+  ModelPlace model;
   std::string tokenizer;                 // empty: the checkpoint's
   std::vector<std::string> prompts{""};  // at least one
   int64_t max_tokens = 128;              // of each prompt

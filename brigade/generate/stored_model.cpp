@@ -38,7 +38,8 @@ DecoderConfig parse_model(
 
 }  // namespace
 
-StoredModel::StoredModel(const fs::path& path, const fs::path& adapter) {
+StoredModel::StoredModel(const ModelPlace& place) {
+  const auto& [path, adapter] = place;
   if (is_model_folder(path)) {
     directory_ = path;
     const std::string name = (path / "config.json").string();

@@ -13,6 +13,7 @@
 #include "brigade/checkpoint/checkpoint.h"
 #include "brigade/comm/process_mesh.h"
 #include "brigade/config/train_config.h"
+#include "brigade/generate/generate_options.h"
 #include "brigade/model/decoder_model.h"
 #include "brigade/run/find_damage.h"
 #include "brigade/tokenizer/tokenizer.h"
@@ -21,12 +22,8 @@ namespace brigade {
 
 class StoredModel {
  public:
-  // `path`: what Checkpoint takes, or a folder with config.json and safetensors
-  // files. `adapter`: a folder as AdapterFolder takes it; "": none but that of
-  // an adapter's run. Throws DataError naming what is wrong or missing.
-  explicit StoredModel(
-      const std::filesystem::path& path,
-      const std::filesystem::path& adapter = {});
+  // Throws DataError naming what is wrong or missing.
+  explicit StoredModel(const ModelPlace& place);
 
   const std::filesystem::path& directory() const { return directory_; }
   // Hugging Face's config.json.

@@ -176,11 +176,11 @@ int64_t GenerateResult::generated_tokens() const {
 }
 
 void check_generate_options(const GenerateOptions& options) {
-  read_prompts(options, StoredModel(options.checkpoint, options.adapter));
+  read_prompts(options, StoredModel(options.model));
 }
 
 std::vector<std::string> generate_warnings(const GenerateOptions& options) {
-  const StoredModel stored(options.checkpoint, options.adapter);
+  const StoredModel stored(options.model);
   const int64_t positions = stored.model().max_position_embeddings;
   size_t longest = 0;
   for (const auto& tokens : read_prompts(options, stored).tokens)
@@ -204,7 +204,7 @@ GenerateResult generate_text(
     const ProcessMesh& mesh,
     const WriteText& write,
     const HashProgress& on_verify) {
-  const StoredModel stored(options.checkpoint, options.adapter);
+  const StoredModel stored(options.model);
   stored.verify(*mesh.world(), on_verify);
   const Prompts prompts = read_prompts(options, stored);
   const std::set<int64_t> ends = end_tokens(stored, *prompts.tokenizer);

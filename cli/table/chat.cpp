@@ -13,8 +13,7 @@ void add_chat(CLI::App& app) {
   arguments->text.max_tokens = 512;
   CLI::App* command =
       app.add_subcommand("chat", "Talk with a model, on one rank");
-  add_run_option(*command, arguments->text.checkpoint, "", kRunHelp);
-  add_adapter_option(*command, arguments->text.adapter);
+  add_model_options(*command, arguments->text.model, "");
   command->add_option("--system", arguments->system, "The system prompt");
   add_template_options(*command, arguments->chat_template);
   add_tokenizer_option(*command, arguments->text);
@@ -27,7 +26,7 @@ void add_chat(CLI::App& app) {
       "Example: brigade chat --run runs/run --system 'Answer in one line.'\n"
       "         echo 'What is a bug?' | brigade chat --run runs/run");
   command->callback([arguments, command] {
-    check_run(*command, arguments->text.checkpoint);
+    check_run(*command, arguments->text.model.path);
     chat(*arguments);
   });
 }

@@ -50,8 +50,7 @@ void add_evaluate(CLI::App& app) {
   auto arguments = std::make_shared<EvaluateArguments>();
   CLI::App* command = app.add_subcommand(
       "evaluate", "Loss, perplexity and tasks of a trained model");
-  add_run_option(*command, arguments->model, "-c,--checkpoint", kRunHelp);
-  add_adapter_option(*command, arguments->adapter);
+  add_model_options(*command, arguments->model, "-c,--checkpoint");
   command->add_option("--text", arguments->text, "A text file")
       ->type_name("FILE");
   CLI::Option* by_document = add_dataset_options(*command, *arguments);
@@ -97,7 +96,7 @@ void add_evaluate(CLI::App& app) {
       "Example: brigade evaluate --run runs/run --text held_out.txt --nproc 2 "
       "distributed.tp_size=2");
   command->callback([arguments, command] {
-    check_run(*command, arguments->model);
+    check_run(*command, arguments->model.path);
     arguments->gives_rows = command->count("--batch") > 0;
     evaluate(*arguments);
   });

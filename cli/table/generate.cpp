@@ -12,8 +12,7 @@ void add_generate(CLI::App& app) {
   GenerateOptions* options = &arguments->text;
   CLI::App* command =
       app.add_subcommand("generate", "Continue prompts with a trained model");
-  add_run_option(*command, options->checkpoint, "-c,--checkpoint", kRunHelp);
-  add_adapter_option(*command, options->adapter);
+  add_model_options(*command, options->model, "-c,--checkpoint");
   command
       ->add_option(
           "-p,--prompt",
@@ -47,7 +46,7 @@ void add_generate(CLI::App& app) {
       "--prompts "
       "questions.txt --json");
   command->callback([arguments, command] {
-    check_run(*command, arguments->text.checkpoint);
+    check_run(*command, arguments->text.model.path);
     generate(*arguments);
   });
 }

@@ -90,7 +90,7 @@ class EvaluateLayouts : public ::testing::TestWithParam<bool> {
       const ParallelDims& dims,
       const std::function<void(Scorer&)>& work,
       const std::string& name = "saved") const {
-    const StoredModel stored(folder_ / name);
+    const StoredModel stored({folder_ / name});
     const TrainConfig config = inference_config(
         stored,
         {{"distributed.tp_size=" + std::to_string(dims.tp)},

@@ -107,7 +107,7 @@ class ChatSessions : public ::testing::Test {
   }
   ChatSessionOptions options() const {
     ChatSessionOptions options;
-    options.text.checkpoint = path();
+    options.text.model.path = path();
     options.text.max_tokens = kMost;
     options.text.temperature = 0;
     return options;
@@ -118,7 +118,7 @@ class ChatSessions : public ::testing::Test {
       const ParallelDims& dims,
       const ChatSessionOptions& options,
       const std::function<void(ChatSession& session, bool is_first)>& talk) {
-    const StoredModel stored(options.text.checkpoint);
+    const StoredModel stored(options.text.model);
     const TrainConfig config = inference_config(
         stored,
         {{"distributed.tp_size=" + std::to_string(dims.tp)},
@@ -245,7 +245,7 @@ TEST_F(ChatSessions, DrawWhatGenerateDrawsForTheRenderedTexts) {
   generating.prompts = prompts;
   generating.batch = 1;
   std::vector<std::string> texts(prompts.size());
-  const TrainConfig config = inference_config(StoredModel(path()), {}, 1);
+  const TrainConfig config = inference_config(StoredModel({path()}), {}, 1);
   testing::run_ranks_with_store(1, [&](int rank, const StorePtr& store) {
     const ProcessMesh mesh({}, rank, store);
     generate_text(

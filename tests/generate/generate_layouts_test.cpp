@@ -71,7 +71,7 @@ class GenerateLayouts : public ::testing::TestWithParam<std::string> {
   fs::path path() const { return folder_ / "saved"; }
   GenerateOptions options() const {
     GenerateOptions options;
-    options.checkpoint = path();
+    options.model.path = path();
     options.prompts = {"Once"};
     options.max_tokens = kTokens;
     options.temperature = 0;
@@ -90,7 +90,7 @@ class GenerateLayouts : public ::testing::TestWithParam<std::string> {
         {"distributed.cp_size=" + std::to_string(dims.cp)}};
     overrides.insert(overrides.end(), more.begin(), more.end());
     const TrainConfig config = inference_config(
-        StoredModel(options.checkpoint), overrides, dims.world_size());
+        StoredModel(options.model), overrides, dims.world_size());
     std::vector<std::string> texts(static_cast<size_t>(dims.world_size()));
     testing::run_ranks_with_store(
         dims.world_size(), [&](int rank, const StorePtr& store) {
@@ -110,7 +110,7 @@ class GenerateLayouts : public ::testing::TestWithParam<std::string> {
       const ParallelDims& dims,
       const GenerateOptions& options) const {
     const TrainConfig config = inference_config(
-        StoredModel(options.checkpoint),
+        StoredModel(options.model),
         {{"distributed.dp_size=" + std::to_string(dims.dp)},
          {"distributed.tp_size=" + std::to_string(dims.tp)},
          {"distributed.pp_size=" + std::to_string(dims.pp)}},
@@ -263,7 +263,7 @@ TEST_P(GenerateLayouts, LogitsThatAreNotFiniteEndEveryRank) {
       for (const ParallelDims& dims :
            {ParallelDims{}, ParallelDims{.dp = 2, .tp = 2, .pp = 2}}) {
         const TrainConfig config = inference_config(
-            StoredModel(path()),
+            StoredModel({path()}),
             {{"distributed.dp_size=" + std::to_string(dims.dp)},
              {"distributed.tp_size=" + std::to_string(dims.tp)},
              {"distributed.pp_size=" + std::to_string(dims.pp)}},
@@ -295,7 +295,7 @@ TEST_P(GenerateLayouts, CutTheLayersWhereTheUserSaysSo) {
 }
 
 TEST_P(GenerateLayouts, AreConfigErrorsWithTheNearestFitWhereTheyDoNotFit) {
-  const StoredModel stored(path());
+  const StoredModel stored({path()});
   const auto complaint = [&](const std::string& text, int world_size) {
     return message_of<ConfigError>(
         [&] { inference_config(stored, {{text}}, world_size); });
