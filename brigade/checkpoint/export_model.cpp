@@ -166,11 +166,11 @@ struct MergedAdapter {
   std::function<torch::Tensor(const std::string& name)> read;
 };
 
-// The model in a Hugging Face folder; `adapter` may be null.
+// The model in a Hugging Face folder.
 ModelToExport model_in_folder(
     const fs::path& path,
     const std::string& wanted_dtype,
-    const std::shared_ptr<const MergedAdapter>& adapter) {
+    const std::optional<MergedAdapter>& adapter) {
   const fs::path file = path / "config.json";
   const std::string text = read_text_file(file);
   const nlohmann::json source =
@@ -240,21 +240,17 @@ MergedAdapter adapter_in(const Checkpoint& checkpoint) {
       }};
 }
 
-std::shared_ptr<const MergedAdapter> adapter_for(
-    const fs::path& model,
-    const fs::path& adapter) {
-  const ModelToExport base = model_in_folder(model, "", nullptr);
+MergedAdapter adapter_for(const fs::path& model, const fs::path& adapter) {
+  const ModelToExport base = model_in_folder(model, "", {});
   const auto folder =
       std::make_shared<const AdapterFolder>(adapter, base.config);
-  return std::make_shared<const MergedAdapter>(MergedAdapter{
+  return {
       .options = folder->options(), .read = [folder](const std::string& name) {
         return folder->read_whole(name);
-      }});
+      }};
 }
 
-ReadValues merged_values(
-    const fs::path& base,
-    const std::shared_ptr<const MergedAdapter>& adapter) {
+ReadValues merged_values(const fs::path& base, const MergedAdapter& adapter) {
   const ModelToExport model = model_in_folder(base, "float32", adapter);
   return
       [model](const std::string& name) { return values_in(model.read(name)); };
@@ -271,7 +267,7 @@ ExportedModel export_adapter_of_run(
     ModelToExport merged = model_in_folder(
         manifest.base_model,
         options.dtype.empty() ? manifest.dtype : options.dtype,
-        std::make_shared<const MergedAdapter>(adapter));
+        adapter);
     // The one that it was trained with, whose chat template may be another.
     std::vector<FileToCopy> tokenizer = tokenizer_of(checkpoint);
     if (!tokenizer.empty())
@@ -351,8 +347,9 @@ ExportedModel export_folder(
     const fs::path& out,
     const ExportOptions& options) {
   check_free(out);
-  const auto merged =
-      options.merges_adapter ? adapter_for(path, options.adapter) : nullptr;
+  std::optional<MergedAdapter> merged;
+  if (options.merges_adapter)
+    merged = adapter_for(path, options.adapter);
   return write_folder(
       model_in_folder(path, options.dtype, merged), out, options);
 }
@@ -360,8 +357,7 @@ ExportedModel export_folder(
 ReadValues values_with_adapter(const Checkpoint& checkpoint) {
   check_base_model(checkpoint.manifest(), checkpoint.directory());
   return merged_values(
-      checkpoint.manifest().base_model,
-      std::make_shared<const MergedAdapter>(adapter_in(checkpoint)));
+      checkpoint.manifest().base_model, adapter_in(checkpoint));
 }
 
 ReadValues values_with_adapter(

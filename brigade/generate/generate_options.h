@@ -10,8 +10,7 @@ namespace brigade {
 
 // Where StoredModel finds a model.
 struct ModelPlace {
-  // What Checkpoint takes, or a folder with config.json and safetensors files.
-  std::filesystem::path path;
+  std::filesystem::path path;  // as Checkpoint's, or a Hugging Face folder
   // A folder as AdapterFolder takes it; "": none but that of an adapter's run.
   std::filesystem::path adapter = {};
 };

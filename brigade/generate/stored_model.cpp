@@ -60,7 +60,11 @@ StoredModel::StoredModel(const ModelPlace& place) {
       const fs::path beside = directory_ / manifest.tokenizer;
       tokenizer_ = fs::exists(beside) ? beside.string() : manifest.tokenizer;
     }
-    read_adapter_of_run();
+    if (!manifest.base_model.empty()) {
+      base_ = manifest.base_model;
+      adapter_ = adapter_of_run(manifest);
+      check_base_model(manifest, directory_);
+    }
   }
   if (adapter.empty())
     return;
@@ -72,14 +76,6 @@ StoredModel::StoredModel(const ModelPlace& place) {
         adapter.string()));
   adapter_folder_.emplace(adapter, model_);
   adapter_ = adapter_folder_->options();
-}
-
-void StoredModel::read_adapter_of_run() {
-  base_ = checkpoint_->manifest().base_model;
-  if (base_.empty())
-    return;
-  adapter_ = adapter_of_run(checkpoint_->manifest());
-  check_base_model(checkpoint_->manifest(), directory_);
 }
 
 void StoredModel::verify(Communicator& world, const HashProgress& on_progress)

@@ -56,9 +56,6 @@ class StoredModel {
       const ProcessMesh& mesh) const;
 
  private:
-  // What a checkpoint says of its adapter and base model.
-  void read_adapter_of_run();
-
   std::filesystem::path directory_;
   std::optional<Checkpoint> checkpoint_;  // absent: a Hugging Face folder
   // The folder of the base model's weights, where they are not in checkpoint_.
