@@ -5,7 +5,6 @@
 #include <string>
 #include <utility>
 
-#include "brigade/model/narrow_linear.h"
 #include "brigade/ops/expert_linear.h"
 #include "brigade/ops/kernel_set.h"
 #include "brigade/ops/swiglu.h"
@@ -306,7 +305,7 @@ Tensor Experts::run_shared(const Tensor& x) {
   const Tensor out = shared_->forward(x);
   if (!shared_gate_)
     return out;
-  return out * torch::sigmoid(narrow_linear(*context_, x, *shared_gate_));
+  return out * torch::sigmoid(shared_gate_->narrow_product(*context_, x));
 }
 
 }  // namespace brigade

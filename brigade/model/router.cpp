@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "brigade/model/narrow_linear.h"
 #include "brigade/ops/kernel_set.h"
+#include "brigade/tensor_parallel/mappings.h"
 
 namespace brigade {
 
@@ -32,7 +32,7 @@ Tensor Router::route(
     KeptRouting& kept) const {
   const RouterDescription& router = description_.router;
   const Tensor logits =
-      narrow_linear(*context_, x.to(ops::wide_dtype(x)), *gate_);
+      gate_->narrow_product(*context_, x.to(ops::wide_dtype(x)));
   const bool is_softmax = router.score == RouterScore::kSoftmax;
   const Tensor scores =
       is_softmax ? torch::softmax(logits, -1) : torch::sigmoid(logits);

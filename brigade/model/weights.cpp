@@ -6,6 +6,8 @@
 
 #include "brigade/base/check.h"
 #include "brigade/base/hash.h"
+#include "brigade/ops/weight_grad.h"
+#include "brigade/tensor_parallel/mappings.h"
 #include "brigade/tensor_parallel/parallel_linear.h"
 
 namespace brigade {
@@ -28,6 +30,33 @@ torch::Tensor Weights::row_parallel(
   options.input = input;
   options.adapters = {adapter};
   return row_parallel_linear(context.tensor_parallel, x, weight, bias, options);
+}
+
+torch::Tensor Weights::narrow_product(
+    const ModelContext& context,
+    const torch::Tensor& x) const {
+  const auto times = [&](const torch::Tensor& input, const torch::Tensor& by) {
+    const torch::Tensor own =
+        context.weight_grad == ops::WeightGrad::kAccumulate
+            ? ops::accumulating("narrow_linear", by)
+            : by;
+    return torch::matmul(input, own.to(x.scalar_type()).t());
+  };
+  const torch::Tensor y = times(x, weight);
+  if (!adapter.a.defined())
+    return y;
+  torch::Tensor left = x;
+  double scale = adapter.scale;
+  const ops::InputDropout dropout{
+      context.dropout.rate,
+      own_tokens(context.tensor_parallel, context.dropout.token_keys)};
+  if (dropout.is_used()) {
+    const torch::Tensor mask = torch::ones(x.sizes(), x.options());
+    ops::drop_elements(mask, dropout, adapter.key, context.kernels);
+    left = x * mask;
+    scale /= 1 - dropout.rate;
+  }
+  return y + times(times(left, adapter.a), adapter.b) * scale;
 }
 
 std::vector<torch::Tensor> GroupedWeights::weights() const {

@@ -1,6 +1,6 @@
-// Modules that hold the weights of one linear or norm, so that parameters get
-// the names of the table, and multiply as the context says; the rest of the
-// maths is in the blocks that use them.
+// Modules that hold the weights of one linear, norm or embedding, so that
+// parameters get the names of the table, and that multiply as the context says;
+// the rest of the maths is in the blocks that use them.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -29,6 +29,13 @@ struct Weights : torch::nn::Module {
       const ModelContext& context,
       const torch::Tensor& x,
       const ops::RemadeInput& input = {}) const;
+  // The product of a linear that is whole on every rank and has so few outputs
+  // that it is no matrix for the kernels: a router, or the gate of a shared
+  // expert. x: [n, C] of own_tokens(), in whose dtype it is computed; returns
+  // [n, out].
+  torch::Tensor narrow_product(
+      const ModelContext& context,
+      const torch::Tensor& x) const;
 };
 
 // Linears that the table declares to be multiplied together, in its order.

@@ -159,6 +159,13 @@ Tensor reduce_tokens(const Tensor& x, const CommunicatorPtr& group) {
   return Region::apply(x, group, my_summed_rows, all_rows);
 }
 
+Tensor own_tokens(const TensorParallel& parallel, const Tensor& of_all) {
+  if (!of_all.defined() || parallel.tokens != TokenLayout::kSharded)
+    return of_all;
+  const int64_t tokens = of_all.size(0) / parallel.size();
+  return of_all.narrow(0, parallel.rank() * tokens, tokens);
+}
+
 Tensor leave_region(Tensor x, const TensorParallel& parallel) {
   if (parallel.size() == 1)
     return x;

@@ -44,6 +44,12 @@ torch::Tensor reduce_tokens(
     const torch::Tensor& x,
     const CommunicatorPtr& group);
 
+// Those tokens of [N, ..] of all that this rank computes itself: its own where
+// tp divides tokens. An undefined tensor stays one.
+torch::Tensor own_tokens(
+    const TensorParallel& parallel,
+    const torch::Tensor& of_all);
+
 // The end of a row-parallel product: reduce_region_ or reduce_tokens; of one
 // rank, x itself.
 torch::Tensor leave_region(torch::Tensor x, const TensorParallel& parallel);
