@@ -24,7 +24,8 @@
 // outputs are, the other is whole on every rank, whose gradient is then this
 // rank's part of a sum (replicated_gradients.h). Magnitudes are cut as outputs
 // are; those of a row-parallel linear, whole on every rank, have the gradient
-// of its bias. Dropout has one key for each of the N tokens.
+// of its bias. Dropout has one key for each of the N tokens;
+// row_parallel_linear() says which features it has.
 #pragma once
 
 #include <vector>
