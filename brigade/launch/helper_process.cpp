@@ -17,19 +17,16 @@ HelperProcess::HelperProcess(std::vector<std::string> words) {
   std::array<int, 2> pipe{};
   if (::pipe2(pipe.data(), O_CLOEXEC) != 0)
     throw std::system_error(errno, std::system_category());
-  output_ = pipe[0];
+  output_ = Descriptor(pipe[0]);
+  const Descriptor input(pipe[1]);
   // No pipe: it is read at the end, and until then nobody empties it.
-  errors_ = ::memfd_create("helper_errors", MFD_CLOEXEC);
-  const int failure = errors_ < 0 ? errno : start(pipe[1], words);
-  ::close(pipe[1]);
-  if (failure == 0)
-    return;
-  close_files();
-  throw std::system_error(failure, std::system_category());
+  errors_ = Descriptor(::memfd_create("helper_errors", MFD_CLOEXEC));
+  const int failure = errors_.is_open() ? start(input.get(), words) : errno;
+  if (failure != 0)
+    throw std::system_error(failure, std::system_category());
 }
 
 HelperProcess::~HelperProcess() {
-  close_files();
   if (has_ended())
     return;
   ::kill(process_, SIGKILL);
@@ -38,7 +35,7 @@ HelperProcess::~HelperProcess() {
 
 size_t HelperProcess::read(char* out, size_t size) {
   while (!has_ended()) {
-    const ssize_t count = ::read(output_, out, size);
+    const ssize_t count = ::read(output_.get(), out, size);
     if (count > 0)
       return static_cast<size_t>(count);
     if (count == 0)
@@ -51,7 +48,7 @@ size_t HelperProcess::read(char* out, size_t size) {
 
 std::string HelperProcess::errors() const {
   std::string text(4096, '\0');
-  const ssize_t count = ::pread(errors_, text.data(), text.size(), 0);
+  const ssize_t count = ::pread(errors_.get(), text.data(), text.size(), 0);
   text.resize(count > 0 ? static_cast<size_t>(count) : 0);
   return text;
 }
@@ -63,7 +60,7 @@ int HelperProcess::start(int output, std::vector<std::string>& words) {
   posix_spawn_file_actions_addopen(
       &files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_adddup2(&files, output, STDOUT_FILENO);
-  posix_spawn_file_actions_adddup2(&files, errors_, STDERR_FILENO);
+  posix_spawn_file_actions_adddup2(&files, errors_.get(), STDERR_FILENO);
   // This program may ignore or block what ends a helper that nobody reads.
   sigset_t none;
   ::sigemptyset(&none);
@@ -96,12 +93,6 @@ void HelperProcess::wait() {
   while (::waitpid(process_, &status_, 0) < 0 && errno == EINTR) {
   }
   process_ = -1;
-}
-
-void HelperProcess::close_files() {
-  ::close(output_);
-  if (errors_ >= 0)
-    ::close(errors_);
 }
 
 }  // namespace brigade

@@ -13,6 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "brigade/files/descriptor.h"
+
 namespace brigade {
 
 // One thread at a time.
@@ -39,10 +41,9 @@ class HelperProcess {
  private:
   int start(int output, std::vector<std::string>& words);
   void wait();
-  void close_files();
 
-  int output_ = -1;
-  int errors_ = -1;  // a file in memory
+  Descriptor output_;
+  Descriptor errors_;  // a file in memory
   pid_t process_ = -1;
   int status_ = 0;
 };

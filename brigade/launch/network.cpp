@@ -20,6 +20,7 @@
 
 #include "brigade/base/check.h"
 #include "brigade/base/error.h"
+#include "brigade/files/descriptor.h"
 
 namespace brigade {
 namespace {
@@ -91,21 +92,16 @@ bool is_loopback(const sockaddr_storage& address) {
 // has one, and nothing is sent.
 PeerAddress route_to(const addrinfo& target) {
   PeerAddress result{.resolved = numeric(target.ai_addr, target.ai_addrlen)};
-  const int descriptor = ::socket(target.ai_family, SOCK_DGRAM, 0);
+  const Descriptor socket(::socket(target.ai_family, SOCK_DGRAM, 0));
   sockaddr_storage own{};
   socklen_t length = sizeof(own);
-  if (descriptor >= 0 &&
-      ::connect(descriptor, target.ai_addr, target.ai_addrlen) == 0 &&
-      ::getsockname(descriptor, reinterpret_cast<sockaddr*>(&own), &length) ==
+  if (socket.is_open() &&
+      ::connect(socket.get(), target.ai_addr, target.ai_addrlen) == 0 &&
+      ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &length) ==
           0) {
     result.address = numeric(reinterpret_cast<const sockaddr*>(&own), length);
     result.is_loopback = is_loopback(own);
   }
-  const int error = errno;
-  if (descriptor >= 0)
-    ::close(descriptor);
-  if (result.address.empty())
-    errno = error;
   return result;
 }
 
@@ -197,29 +193,27 @@ int listen_on_loopback(const std::string& host, int port) {
     reinterpret_cast<sockaddr_in*>(&*address)->sin_port = number;
   else
     reinterpret_cast<sockaddr_in6*>(&*address)->sin6_port = number;
-  const int descriptor =
-      ::socket(address->ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  Descriptor socket(
+      ::socket(address->ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int yes = 1;
   const auto length = static_cast<socklen_t>(
       is_v4 ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
   const bool listens =
-      descriptor >= 0 &&
-      ::setsockopt(descriptor, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)) ==
+      socket.is_open() &&
+      ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)) ==
           0 &&
-      ::bind(descriptor, reinterpret_cast<sockaddr*>(&*address), length) == 0 &&
-      ::listen(descriptor, SOMAXCONN) == 0;
+      ::bind(socket.get(), reinterpret_cast<sockaddr*>(&*address), length) ==
+          0 &&
+      ::listen(socket.get(), SOMAXCONN) == 0;
   if (listens)
-    return descriptor;
-  const int error = errno;
-  if (descriptor >= 0)
-    ::close(descriptor);
+    return socket.release();
   throw CommError(fmt::format(
       "[launch] host {} cannot listen on port {} of {}: {}; set MASTER_PORT to "
       "a free port",
       host_name(),
       port,
       host,
-      std::strerror(error)));
+      std::strerror(errno)));
 }
 
 }  // namespace brigade

@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "brigade/base/error.h"
+#include "brigade/files/descriptor.h"
 
 namespace brigade {
 
@@ -31,26 +32,23 @@ RankReport::RankReport(const std::filesystem::path& path) {
   static_assert(std::atomic<int64_t>::is_always_lock_free);
   if (path.empty())
     return;
-  const int descriptor =
-      ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  const Descriptor file(
+      ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   void* memory = MAP_FAILED;
-  if (descriptor >= 0 && ::ftruncate(descriptor, sizeof(Contents)) == 0) {
+  if (file.is_open() && ::ftruncate(file.get(), sizeof(Contents)) == 0) {
     memory = ::mmap(
         nullptr,
         sizeof(Contents),
         PROT_READ | PROT_WRITE,
         MAP_SHARED,
-        descriptor,
+        file.get(),
         0);
   }
-  const int error = errno;
-  if (descriptor >= 0)
-    ::close(descriptor);
   if (memory == MAP_FAILED) {
     throw StorageError(fmt::format(
         "[launch] cannot map the rank's report '{}': {}",
         path.string(),
-        std::strerror(error)));
+        std::strerror(errno)));
   }
   contents_ = static_cast<Contents*>(memory);
 }
