@@ -22,17 +22,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The folder of checkpoints of a run folder, or the path itself.
-fs::path folder_of(const fs::path& path) {
-  const fs::path inside = path / "checkpoints";
-  return fs::is_directory(inside) ? inside : path;
-}
-
 // FOLDER's checkpoints, or the one that the path is.
 std::vector<CheckpointEntry> entries_of(const fs::path& path) {
   if (fs::exists(path / kManifestFile))
     return {{read_manifest(path).step, path}};
-  auto entries = brigade::list_checkpoints(folder_of(path));
+  auto entries = brigade::list_checkpoints(folder_of_checkpoints(path));
   if (entries.empty()) {
     throw DataError(fmt::format(
         "[checkpoint] '{}' is no checkpoint and holds none", path.string()));
@@ -98,7 +92,7 @@ void verify_checkpoints(const CheckpointArguments& arguments) {
 }
 
 void prune_checkpoints(const CheckpointArguments& arguments) {
-  const fs::path folder = folder_of(arguments.path);
+  const fs::path folder = folder_of_checkpoints(arguments.path);
   auto entries = brigade::list_checkpoints(folder);
   // What is kept must be worth it: the newest that is valid counts as the last.
   while (!entries.empty() &&

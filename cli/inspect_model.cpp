@@ -14,11 +14,11 @@
 #include "brigade/model_spec/active_parameters.h"
 #include "brigade/model_spec/decoder_config.h"
 #include "brigade/model_spec/parameter_table.h"
+#include "brigade/run/checkpoint_folder.h"
 #include "brigade/safetensors/folder.h"
 #include "brigade/safetensors/safetensors.h"
 #include "cli/inspect.h"
 #include "cli/inspect_tensors.h"
-#include "cli/named_run.h"
 
 namespace brigade::cli {
 namespace {

@@ -19,16 +19,6 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-// FOLDER/<step> with the highest step.
-std::optional<fs::path> newest_in(const fs::path& folder) {
-  auto entries = brigade::list_checkpoints(folder);
-  for (; !entries.empty(); entries.pop_back()) {
-    if (has_file(entries.back().directory / kManifestFile))
-      return entries.back().directory;
-  }
-  return std::nullopt;
-}
-
 json read_json(const fs::path& path) {
   const std::string text = read_text_file(path);
   return parse_python_json(text, {.module = "model", .file = path.string()});
@@ -48,14 +38,6 @@ bool is_run(const fs::path& path) {
 }
 
 }  // namespace
-
-std::optional<fs::path> find_checkpoint(const fs::path& path) {
-  if (has_file(path / kManifestFile))
-    return path;
-  if (auto newest = newest_in(path))
-    return newest;
-  return newest_in(path / "checkpoints");
-}
 
 bool is_hugging_face(const fs::path& path) {
   return is_model_folder(path) && !is_run(path);

@@ -3,15 +3,9 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 
 namespace brigade::cli {
-
-// The checkpoint that PATH is, or the newest that it holds: of a folder of
-// checkpoints, or of a run.
-std::optional<std::filesystem::path> find_checkpoint(
-    const std::filesystem::path& path);
 
 // A Hugging Face folder: config.json and safetensors files, and no run.
 bool is_hugging_face(const std::filesystem::path& path);

@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
 
 #include "brigade/base/error.h"
 #include "brigade/base/parse_number.h"
 #include "brigade/files/file.h"
 #include "brigade/files/replace_directory.h"
+#include "brigade/files/usual_path.h"
 #include "brigade/run/manifest.h"
 #include "brigade/safetensors/folder.h"
 
@@ -55,25 +55,35 @@ void remove_or_throw(const fs::path& path) {
 
 }  // namespace
 
-fs::path find_checkpoint_directory(const fs::path& path) {
-  if (fs::exists(path / kManifestFile))
+fs::path folder_of_checkpoints(const fs::path& path) {
+  const fs::path inside = path / "checkpoints";
+  return fs::is_directory(inside) ? inside : path;
+}
+
+std::optional<fs::path> find_checkpoint(const fs::path& path) {
+  if (has_file(path / kManifestFile))
     return path;
-  if (fs::is_directory(path / "checkpoints"))
-    return find_checkpoint_directory(path / "checkpoints");  // a run folder
-  const std::vector<CheckpointEntry> entries = list_checkpoints(path);
-  const auto newest =
-      std::find_if(entries.rbegin(), entries.rend(), [](const auto& entry) {
-        return fs::exists(entry.directory / kManifestFile);
-      });
-  if (newest == entries.rend()) {
-    throw DataError(fmt::format(
-        "[checkpoint] '{}' is no checkpoint: it holds neither {} nor a "
-        "numbered folder with one{}",
-        path.string(),
-        kManifestFile,
-        explain_missing_weights(path)));
+  const fs::path folder = folder_of_checkpoints(path);
+  if (folder != path)
+    return find_checkpoint(folder);
+  auto entries = list_checkpoints(folder);
+  for (; !entries.empty(); entries.pop_back()) {
+    if (has_file(entries.back().directory / kManifestFile))
+      return entries.back().directory;
   }
-  return newest->directory;
+  return std::nullopt;
+}
+
+fs::path find_checkpoint_directory(const fs::path& path) {
+  if (const auto found = find_checkpoint(path))
+    return *found;
+  const fs::path folder = folder_of_checkpoints(path);
+  throw DataError(fmt::format(
+      "[checkpoint] '{}' is no checkpoint: it holds neither {} nor a "
+      "numbered folder with one{}",
+      folder.string(),
+      kManifestFile,
+      explain_missing_weights(folder)));
 }
 
 std::vector<CheckpointEntry> list_checkpoints(const fs::path& folder) {

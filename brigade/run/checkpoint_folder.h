@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,8 +15,15 @@ struct CheckpointEntry {
   std::filesystem::path directory;
 };
 
+// The folder of checkpoints of a run folder, or the path itself.
+std::filesystem::path folder_of_checkpoints(const std::filesystem::path& path);
+
 // The checkpoint that `path` names: itself, or in a folder of checkpoints or of
-// a run the one with the highest number. Throws DataError where it names none.
+// a run the one with the highest number. Throws DataError for a loop of links
+// and where a manifest is no file.
+std::optional<std::filesystem::path> find_checkpoint(
+    const std::filesystem::path& path);
+// The same. Throws DataError where it names none.
 std::filesystem::path find_checkpoint_directory(
     const std::filesystem::path& path);
 
