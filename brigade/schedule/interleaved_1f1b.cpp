@@ -30,13 +30,7 @@ forward_order(int ranks, int virtual_stages, int micro_batches) {
 
 Schedule
 make_interleaved_1f1b(int ranks, int virtual_stages, int micro_batches) {
-  Schedule schedule{
-      "interleaved_1f1b",
-      ranks,
-      virtual_stages,
-      micro_batches,
-      Passes::kForwardAndBackward,
-      {}};
+  Schedule schedule{"interleaved_1f1b", ranks, virtual_stages, micro_batches};
   const auto order = forward_order(ranks, virtual_stages, micro_batches);
   const auto count = static_cast<int>(order.size());
   const int rounds = std::max(1, micro_batches / ranks);
@@ -76,8 +70,7 @@ Schedule make_forward_only(int ranks, int virtual_stages, int micro_batches) {
       ranks,
       virtual_stages,
       micro_batches,
-      Passes::kForwardOnly,
-      {}};
+      Passes::kForwardOnly};
   for (int rank = 0; rank < ranks; ++rank) {
     std::vector<Action>& actions = schedule.per_rank.emplace_back();
     for (const auto& [chunk, micro_batch] :

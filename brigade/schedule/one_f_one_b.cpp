@@ -29,8 +29,7 @@ void add_in_turns(
 }  // namespace
 
 Schedule make_afab(int ranks, int micro_batches) {
-  Schedule schedule{
-      "afab", ranks, 1, micro_batches, Passes::kForwardAndBackward, {}};
+  Schedule schedule{"afab", ranks, 1, micro_batches};
   for (int rank = 0; rank < ranks; ++rank)
     add_in_turns(
         rank, micro_batches, micro_batches, schedule.per_rank.emplace_back());
@@ -38,8 +37,7 @@ Schedule make_afab(int ranks, int micro_batches) {
 }
 
 Schedule make_one_f_one_b(int ranks, int micro_batches) {
-  Schedule schedule{
-      "1f1b", ranks, 1, micro_batches, Passes::kForwardAndBackward, {}};
+  Schedule schedule{"1f1b", ranks, 1, micro_batches};
   for (int rank = 0; rank < ranks; ++rank)
     add_in_turns(
         rank,
