@@ -120,17 +120,6 @@ std::string layout_rows(const PlanPage& page) {
   return text + "</table>\n";
 }
 
-const char* class_of(ActionKind kind) {
-  switch (kind) {
-    case ActionKind::kForward:
-      return "f";
-    case ActionKind::kBackwardWeight:
-      return "w";
-    default:
-      return "b";
-  }
-}
-
 std::string timeline(const PlanPage& page) {
   constexpr double kRow = 22;
   const size_t ranks = page.timeline.per_rank.size();
@@ -144,7 +133,7 @@ std::string timeline(const PlanPage& page) {
       text += fmt::format(
           "<rect class=\"{}\" x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" "
           "height=\"{:.1f}\"><title>rank {}: {}, {}</title></rect>\n",
-          class_of(timed.action.kind),
+          letter_of(timed.action.kind),
           timed.start * scale,
           kRow * static_cast<double>(rank) + 1,
           (timed.end - timed.start) * scale,
@@ -170,8 +159,8 @@ code { font-size: .85em; }
 .s0 { fill: #4269d0; } .s1 { fill: #efb118; } .s2 { fill: #ff725c; }
 .s3 { fill: #6cc5b0; } .s4 { fill: #3ca951; } .s5 { fill: #9c6b4e; }
 .s6 { fill: #a463f2; } .s7 { fill: #97bbf5; } .s8 { fill: #9498a0; }
-.f { fill: #4269d0; } .b { fill: #3ca951; } .w { fill: #97bbf5; }
-.f, .b, .w { stroke: #fff8; stroke-width: .4; }
+.F { fill: #4269d0; } .B { fill: #3ca951; } .W { fill: #97bbf5; }
+.F, .B, .W { stroke: #fff8; stroke-width: .4; }
 .scroll { overflow-x: auto; }
 )";
 

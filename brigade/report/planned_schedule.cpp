@@ -10,12 +10,6 @@ namespace {
 
 using nlohmann::json;
 
-const char* letter_of(ActionKind kind) {
-  if (kind == ActionKind::kForward)
-    return "F";
-  return kind == ActionKind::kBackwardWeight ? "W" : "B";
-}
-
 }  // namespace
 
 json planned_schedule(const json& config) {
@@ -49,7 +43,7 @@ json planned_schedule(const json& config) {
       json spans = json::array();
       for (const TimedAction& timed : rank)
         spans.push_back(
-            {{"kind", letter_of(timed.action.kind)},
+            {{"kind", std::string(1, letter_of(timed.action.kind))},
              {"name", to_string(timed.action.kind)},
              {"begin", timed.start},
              {"end", timed.end},

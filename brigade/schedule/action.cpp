@@ -47,6 +47,12 @@ const char* to_string(ActionKind kind) {
   return kNames[static_cast<size_t>(kind)];
 }
 
+char letter_of(ActionKind kind) {
+  if (kind == ActionKind::kForward)
+    return 'F';
+  return kind == ActionKind::kBackwardWeight ? 'W' : 'B';
+}
+
 std::string describe(const Action& action) {
   if (action.kind == ActionKind::kReduceGradients)
     return fmt::format("{} of stage {}", to_string(action.kind), action.stage);

@@ -9,17 +9,6 @@
 namespace brigade {
 namespace {
 
-char letter_of(ActionKind kind) {
-  switch (kind) {
-    case ActionKind::kForward:
-      return 'F';
-    case ActionKind::kBackwardWeight:
-      return 'W';
-    default:
-      return 'B';
-  }
-}
-
 std::string label(const Schedule& schedule, const Action& action) {
   std::string text =
       fmt::format("{}{}", letter_of(action.kind), action.micro_batch);
