@@ -34,13 +34,6 @@ bool is_among(std::span<const int> units, int unit) {
 
 }  // namespace
 
-int64_t ShardedWeights::Unit::bytes() const {
-  int64_t sum = 0;
-  for (const torch::Tensor& flat : memory)
-    sum += flat.numel() * flat.element_size();
-  return sum;
-}
-
 ShardedWeights::ShardedWeights(
     const ParamMemory& memory,
     std::function<void(size_t segment)> before_gather)
@@ -374,24 +367,6 @@ void ShardedWeights::fill_with_nan(int index) {
         .copy_(segment.weight_shard);
   }
   each.state = State::kNan;
-}
-
-int64_t ShardedWeights::whole_bytes() const {
-  int64_t sum = 0;
-  for (const Unit& each : units_) {
-    for (const torch::Tensor& flat : each.memory)
-      sum += static_cast<int64_t>(flat.storage().nbytes());
-  }
-  return sum;
-}
-
-int64_t ShardedWeights::two_units_bytes() const {
-  std::vector<int64_t> bytes;
-  for (const Unit& each : units_)
-    bytes.push_back(each.bytes());
-  std::sort(bytes.rbegin(), bytes.rend());
-  bytes.resize(2, 0);
-  return bytes[0] + bytes[1];
 }
 
 }  // namespace brigade

@@ -107,11 +107,6 @@ class ShardedWeights {
   // no rank may gather.
   void fill_with_nan(int unit);
 
-  // The bytes of weights that are whole now.
-  int64_t whole_bytes() const;
-  // The bytes of the two largest units.
-  int64_t two_units_bytes() const;
-
  private:
   enum class State { kReleased, kGathering, kWhole, kNan };
   struct Unit {
@@ -120,7 +115,6 @@ class ShardedWeights {
     std::vector<size_t> segments;
     std::vector<torch::Tensor> memory;  // by dtype
     std::vector<WorkPtr> works;         // by segment, while gathering
-    int64_t bytes() const;
   };
   // The previous unit, the one in use, and whether autograd records: passes
   // with and without a backward use units in different orders.

@@ -22,6 +22,7 @@
 #include "tests/data_parallel/pseudo_random.h"
 #include "tests/support/message_of.h"
 #include "tests/support/ranks_as_threads.h"
+#include "tests/support/whole_units.h"
 
 namespace brigade {
 namespace {
@@ -29,6 +30,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::run_ranks;
+using testing::whole_units;
 
 void fill(torch::nn::Module& module) {
   const torch::NoGradGuard no_grad;
@@ -194,9 +196,9 @@ TEST(ShardedWeights, AreNeverMoreThanTwoUnits) {
     WrappedUnits model(net, world, unit_options(Sharding::kParameters));
     ShardedWeights& weights = *model.sync().sharded_weights();
     EXPECT_EQ(weights.units(), 4);  // three blocks, and the rest
-    EXPECT_EQ(weights.whole_bytes(), 0);
-    int64_t most = 0;
-    net->on_block = [&] { most = std::max(most, weights.whole_bytes()); };
+    EXPECT_EQ(whole_units(weights), 0);
+    size_t most = 0;
+    net->on_block = [&] { most = std::max(most, whole_units(weights)); };
     const auto check_gradients = [&](const torch::Tensor& x) {
       x.register_hook([&](const torch::Tensor&) { net->on_block(); });
     };
@@ -206,20 +208,16 @@ TEST(ShardedWeights, AreNeverMoreThanTwoUnits) {
       const auto logits = model.forward(ids);
       check_gradients(logits);
       loss_of(logits, ids).backward();
-      EXPECT_EQ(weights.whole_bytes(), 0) << step;
+      EXPECT_EQ(whole_units(weights), 0) << step;
       optimizer.step(0.01, 1.0, ops::AfterRead::kZero);
       model.gather_weights();
     }
     EXPECT_GT(most, 0);
-    EXPECT_LE(most, weights.two_units_bytes());
-    int64_t all = 0;
-    for (const auto& param : net->parameters())
-      all += param.numel() * 4;
-    EXPECT_LT(weights.two_units_bytes(), all * 3 / 4);
+    EXPECT_LE(most, 2);
     {
       const torch::NoGradGuard no_grad;
       model.forward(ids_of(0, 0, 0));
-      EXPECT_EQ(weights.whole_bytes(), 0);
+      EXPECT_EQ(whole_units(weights), 0);
     }
   });
 }
@@ -237,9 +235,8 @@ TEST(ShardedWeights, AreSentAtMostTwicePerStepAndOneAhead) {
     DataParallel<torch::nn::Sequential> model(
         net, given, unit_options(Sharding::kParameters));
     AdamW optimizer = make_adamw(model.sync(), 0.0);
-    const ShardedWeights& weights = *model.sync().sharded_weights();
-    EXPECT_EQ(weights.units(), 6);
-    const int64_t unit_bytes = weights.two_units_bytes() / 2;
+    EXPECT_EQ(model.sync().sharded_weights()->units(), 6);
+    constexpr int64_t kUnitBytes = 16 * 16 * sizeof(float);
     for (int step = 0; step < 3; ++step) {
       const int64_t before = given->launches();
       model.forward(torch::ones({2, 16})).sum().backward();
@@ -253,7 +250,7 @@ TEST(ShardedWeights, AreSentAtMostTwicePerStepAndOneAhead) {
       }
       // The first step knows no order and lacks the first unit's weights.
       if (step > 0) {
-        EXPECT_EQ(gathered, (6 + 3) * unit_bytes) << step;
+        EXPECT_EQ(gathered, (6 + 3) * kUnitBytes) << step;
       }
     }
   });

@@ -13,6 +13,7 @@
 #include "tests/support/program.h"
 #include "tests/support/ranks_as_threads.h"
 #include "tests/support/train_as_threads.h"
+#include "tests/support/whole_units.h"
 
 namespace brigade {
 namespace {
@@ -22,6 +23,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Pair;
 using ::testing::ThrowsMessage;
+using testing::whole_units;
 
 struct ZeroCase {
   std::string name;
@@ -127,25 +129,25 @@ TEST(ZeroStage3, HoldsTheWeightsOfTwoUnits) {
         0,
         whole_model(*config.model.decoder));
     ShardedWeights& weights = *runtime.sync().sharded_weights();
-    EXPECT_EQ(weights.whole_bytes(), 0);
+    EXPECT_EQ(whole_units(weights), 0);
     const int64_t layers = config.model.decoder->num_hidden_layers;
     EXPECT_EQ(weights.units(), layers + 1);  // its head is tied
     int64_t visited = 0;
     runtime.params().visit([&](const Param& param) {
-      EXPECT_LE(weights.whole_bytes(), weights.two_units_bytes());
+      EXPECT_LE(whole_units(weights), 2);
       EXPECT_TRUE(param.tensor.isfinite().all().item<bool>()) << param.name;
       visited += param.tensor.numel();
     });
     EXPECT_EQ(visited, runtime.params().numel());
-    EXPECT_EQ(weights.whole_bytes(), 0);
+    EXPECT_EQ(whole_units(weights), 0);
     const auto ids = torch::arange(48).view({1, 48});
     runtime.hold_reduction();
     runtime.begin_reduction();
     const auto loss =
         runtime.model().forward({ids, ids, {}}, {}, torch::arange(48));
-    EXPECT_LE(weights.whole_bytes(), weights.two_units_bytes());
+    EXPECT_LE(whole_units(weights), 2);
     loss.backward();
-    EXPECT_EQ(weights.whole_bytes(), 0);
+    EXPECT_EQ(whole_units(weights), 0);
     runtime.finish_gradients(mesh);
     runtime.step(1e-3, 1.0);
   });
