@@ -258,10 +258,8 @@ class Doctor {
 
 void check_machine(const DoctorArguments& arguments) {
   const Launch launch = read_launch(arguments.nproc);
-  if (launch.is_supervisor) {
-    supervise_self(launch, {});
-    return;
-  }
+  if (launch.is_supervisor)
+    return supervise_self(launch);
   share_out_threads(launch.environment, std::nullopt);
   if (Doctor(launch.environment, arguments.folder).run() > 0)
     throw Exit{static_cast<int>(ExitCode::kUnexpected)};

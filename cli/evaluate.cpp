@@ -518,10 +518,8 @@ void evaluate(const EvaluateArguments& arguments) {
   const StoredModel stored(arguments.model);
   const TrainConfig config = inference_config(
       stored, config_overrides(arguments.layout), launch.world_size);
-  if (launch.is_supervisor) {
-    supervise_self(launch, {.threads_per_rank = {}, .reporting_rank = 0});
-    return;
-  }
+  if (launch.is_supervisor)
+    return supervise_self(launch);
   const auto mesh = start_world(config, launch.environment);
   const auto visible = mesh->rank() == 0 ? visible_on_stderr(launch.environment)
                                          : ProgressBar::Visible::kNo;

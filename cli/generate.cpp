@@ -174,8 +174,7 @@ void generate(const GenerateArguments& arguments) {
     if (!reads_standard_input(arguments))
       options.prompts = read_prompts(arguments);
     check_generate_options(options);
-    supervise_self(launch, {.threads_per_rank = {}, .reporting_rank = 0});
-    return;
+    return supervise_self(launch);
   }
   const auto mesh = start_world(config, launch.environment);
   options.prompts = shared_prompts(arguments, *mesh);

@@ -64,13 +64,8 @@ std::vector<std::string> program_arguments() {
 void share_out_threads(
     const LaunchEnvironment& environment,
     std::optional<int> wanted) {
-  const std::vector<std::string> arguments = program_arguments();
-  std::vector<char*> pointers;
-  for (const std::string& argument : arguments)
-    pointers.push_back(const_cast<char*>(argument.c_str()));
-  pointers.push_back(nullptr);
   share_out_cpu_threads(
-      environment, process_environment(), wanted, pointers.data());
+      environment, process_environment(), wanted, program_arguments());
 }
 
 namespace {

@@ -61,7 +61,9 @@ struct SuperviseSelfOptions {
 // ranks. Prints what failed, the cause last. Throws Exit with the ranks' exit
 // code unless it is 0, StorageError where standard output did not take all of
 // their lines.
-void supervise_self(const Launch& launch, const SuperviseSelfOptions& options);
+void supervise_self(
+    const Launch& launch,
+    const SuperviseSelfOptions& options = {});
 
 // The same for any command.
 void supervise_and_print(

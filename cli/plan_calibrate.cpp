@@ -60,10 +60,8 @@ void print_measured(
 void calibrate(const PlanArguments& arguments) {
   check_writable(arguments.machine_out);
   const Launch launch = read_launch(arguments.nproc);
-  if (launch.is_supervisor) {
-    supervise_self(launch, {});
-    return;
-  }
+  if (launch.is_supervisor)
+    return supervise_self(launch);
   share_out_threads(launch.environment, std::nullopt);
   RankReport report(launch.environment.report_file);
   const planner::Measurements measured = measure_machine(launch.environment);

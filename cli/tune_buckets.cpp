@@ -86,10 +86,7 @@ void tune_buckets(const TuneBucketsArguments& arguments) {
       launch.is_supervisor || is_writer ? output_path(arguments) : fs::path();
   if (launch.is_supervisor) {
     check_tunable(config);
-    supervise_self(
-        launch,
-        {.threads_per_rank = wanted_threads(config), .reporting_rank = 0});
-    return;
+    return supervise_self(launch, {.threads_per_rank = wanted_threads(config)});
   }
   const BucketTuning tuning =
       brigade::tune_buckets(config, launch.environment, arguments.tuner);

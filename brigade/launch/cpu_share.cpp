@@ -13,6 +13,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/launch/huge_pages.h"
+#include "brigade/launch/rank_process.h"
 
 namespace brigade {
 
@@ -91,7 +92,7 @@ void share_out_cpu_threads(
     const LaunchEnvironment& environment,
     const GetEnv& getenv,
     std::optional<int> wanted_threads,
-    char** argv) {
+    const std::vector<std::string>& arguments) {
   constexpr const char* kGuard = "BRIGADE_THREADS_SHARED_OUT";
   const int share = cpu_share(environment.local_world_size);
   auto variables = thread_variables(getenv, share, wanted_threads);
@@ -109,7 +110,7 @@ void share_out_cpu_threads(
   for (const auto& [name, value] : variables)
     ::setenv(name.c_str(), value.c_str(), 1);
   ::setenv(kGuard, "1", 1);
-  ::execv("/proc/self/exe", argv);
+  ::execv("/proc/self/exe", as_pointers(arguments).data());
   throw ConfigError(fmt::format(
       "[launch] cannot start again with {} CPU threads: {}; set "
       "OMP_NUM_THREADS, OPENBLAS_NUM_THREADS and "

@@ -33,12 +33,12 @@ std::vector<std::pair<std::string, std::string>> thread_variables(
 // Replaces this process by itself with thread_variables() and
 // huge_page_variable() set, unless they are set, or that was done before; all
 // libraries coming to the same number of threads by themselves counts as set.
-// `argv` is main's. Returns when there is nothing to do.
+// `arguments` are main's. Returns when there is nothing to do.
 // Throws ConfigError if it cannot.
 void share_out_cpu_threads(
     const LaunchEnvironment& environment,
     const GetEnv& getenv,
     std::optional<int> wanted_threads,
-    char** argv);
+    const std::vector<std::string>& arguments);
 
 }  // namespace brigade

@@ -11,9 +11,11 @@
 #include <cerrno>
 #include <system_error>
 
+#include "brigade/launch/rank_process.h"
+
 namespace brigade {
 
-HelperProcess::HelperProcess(std::vector<std::string> words) {
+HelperProcess::HelperProcess(const std::vector<std::string>& words) {
   std::array<int, 2> pipe{};
   if (::pipe2(pipe.data(), O_CLOEXEC) != 0)
     throw std::system_error(errno, std::system_category());
@@ -54,7 +56,7 @@ std::string HelperProcess::errors() const {
 }
 
 // Returns 0 or the error's number.
-int HelperProcess::start(int output, std::vector<std::string>& words) {
+int HelperProcess::start(int output, const std::vector<std::string>& words) {
   posix_spawn_file_actions_t files;
   posix_spawn_file_actions_init(&files);
   posix_spawn_file_actions_addopen(
@@ -75,10 +77,7 @@ int HelperProcess::start(int output, std::vector<std::string>& words) {
   posix_spawnattr_setflags(
       &attributes,
       POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-  std::vector<char*> arguments;
-  for (std::string& word : words)
-    arguments.push_back(word.data());
-  arguments.push_back(nullptr);
+  const std::vector<char*> arguments = as_pointers(words);
   pid_t process = -1;
   const int failure = ::posix_spawnp(
       &process, arguments[0], &files, &attributes, arguments.data(), environ);

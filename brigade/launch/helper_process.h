@@ -22,7 +22,7 @@ class HelperProcess {
  public:
   // words[0] is a program, looked up on PATH; the others are its arguments.
   // Throws std::system_error where it cannot be started.
-  explicit HelperProcess(std::vector<std::string> words);
+  explicit HelperProcess(const std::vector<std::string>& words);
   // Kills it where it has not ended.
   ~HelperProcess();
   HelperProcess(const HelperProcess&) = delete;
@@ -39,7 +39,7 @@ class HelperProcess {
   std::string errors() const;
 
  private:
-  int start(int output, std::vector<std::string>& words);
+  int start(int output, const std::vector<std::string>& words);
   void wait();
 
   Descriptor output_;

@@ -156,6 +156,8 @@ void set_memory_score(std::string_view score) {
   ::_exit(127);
 }
 
+}  // namespace
+
 std::vector<char*> as_pointers(const std::vector<std::string>& strings) {
   std::vector<char*> pointers;
   for (const std::string& string : strings)
@@ -163,8 +165,6 @@ std::vector<char*> as_pointers(const std::vector<std::string>& strings) {
   pointers.push_back(nullptr);
   return pointers;
 }
-
-}  // namespace
 
 Pipe make_pipe() {
   int ends[2];

@@ -49,6 +49,9 @@ class ProcessGuard {
   Descriptor alive_;  // closed by the supervisor's death
 };
 
+// As exec() takes them, while `strings` stays as it is.
+std::vector<char*> as_pointers(const std::vector<std::string>& strings);
+
 struct ProcessOptions {
   std::string executable;                // looked up in PATH without a '/'
   std::vector<std::string> command;      // argv

@@ -17,6 +17,7 @@
 #include "brigade/base/error.h"
 #include "brigade/base/units.h"
 #include "brigade/launch/environment.h"
+#include "brigade/launch/rank_process.h"
 #include "cli/begin_training.h"
 #include "cli/plan.h"
 #include "cli/torch_commands.h"
@@ -93,12 +94,7 @@ fs::path held(const fs::path& program) {
 
 void hand_over() {
   const fs::path program = torch_program();
-  const std::vector<std::string> arguments = program_arguments();
-  std::vector<char*> pointers;
-  for (const std::string& argument : arguments)
-    pointers.push_back(const_cast<char*>(argument.c_str()));
-  pointers.push_back(nullptr);
-  ::execv(program.c_str(), pointers.data());
+  ::execv(program.c_str(), as_pointers(program_arguments()).data());
   throw_cannot_start(program);
 }
 
