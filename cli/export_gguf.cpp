@@ -91,11 +91,7 @@ DecoderConfig parse_exported_model(const GgufSource& source) {
           ? (source.checkpoint->directory() / "manifest.json").string() +
                 ": /model"
           : (source.directory / "config.json").string() + ": ";
-  std::vector<std::string> problems;
-  DecoderConfig model = parse_decoder_config(source.config, place, problems);
-  if (!problems.empty())
-    throw DataError(fmt::format("[export] {}", problems.front()));
-  return model;
+  return require_decoder_config(source.config, place, "export");
 }
 
 // config.json's, and those that only generation_config.json has.

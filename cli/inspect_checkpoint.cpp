@@ -199,13 +199,10 @@ void inspect_checkpoint(
     const InspectArguments& arguments) {
   const Checkpoint checkpoint(folder);
   const CheckpointManifest& manifest = checkpoint.manifest();
-  std::vector<std::string> problems;
-  const DecoderConfig config = parse_decoder_config(
+  const DecoderConfig config = require_decoder_config(
       manifest.model,
       (checkpoint.directory() / kManifestFile).string() + ": /model",
-      problems);
-  if (!problems.empty())
-    throw DataError(fmt::format("[inspect] {}", problems.front()));
+      "inspect");
 
   const std::vector<CheckpointTensor> tensors = checkpoint.tensors();
   std::map<std::string, const CheckpointTensor*> stored;

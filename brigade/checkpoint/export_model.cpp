@@ -33,15 +33,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// `place`: where the config stands, as messages begin ("FILE: /model").
-DecoderConfig model_of(const nlohmann::json& json, const std::string& place) {
-  std::vector<std::string> problems;
-  DecoderConfig config = parse_decoder_config(json, place, problems);
-  if (!problems.empty())
-    throw DataError(fmt::format("[export] {}", problems.front()));
-  return config;
-}
-
 SafetensorsDtype stored_dtype(const std::string& dtype, const fs::path& file) {
   if (dtype == "float32")
     return SafetensorsDtype::kF32;
@@ -177,7 +168,8 @@ ModelToExport model_in_folder(
       JsonDocument(text, {.module = "export", .file = file.string()})
           .root()
           .value();
-  const DecoderConfig config = model_of(source, file.string() + ": ");
+  const DecoderConfig config =
+      require_decoder_config(source, file.string() + ": ", "export");
   const std::string dtype =
       wanted_dtype.empty() ? dtype_of_config(source) : wanted_dtype;
   const torch::Dtype torch_type = torch_dtype(stored_dtype(dtype, file), "");
@@ -288,7 +280,8 @@ ExportedModel export_adapter_of_run(
   return {
       .parameters = export_adapter(
           {.out = out,
-           .model = model_of(manifest.model, file.string() + ": /model"),
+           .model = require_decoder_config(
+               manifest.model, file.string() + ": /model", "export"),
            .options = adapter.options,
            .base_model = manifest.base_model,
            .read = adapter.read}),
@@ -329,7 +322,8 @@ ExportedModel export_checkpoint(
   ExportedModel exported = write_folder(
       {.directory = directory,
        .file = file,
-       .config = model_of(manifest.model, file.string() + ": /model"),
+       .config = require_decoder_config(
+           manifest.model, file.string() + ": /model", "export"),
        .source = manifest.model_source,
        .dtype = options.dtype.empty() ? manifest.dtype : options.dtype,
        .read =

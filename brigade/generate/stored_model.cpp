@@ -21,22 +21,8 @@
 #include "brigade/safetensors/folder.h"
 
 namespace brigade {
-namespace {
 
 namespace fs = std::filesystem;
-
-// `place`: where it stands, as messages begin ("FILE: /model").
-DecoderConfig parse_model(
-    const nlohmann::json& config,
-    const std::string& place) {
-  std::vector<std::string> problems;
-  DecoderConfig model = parse_decoder_config(config, place, problems);
-  if (!problems.empty())
-    throw DataError(fmt::format("[model] {}", problems.front()));
-  return model;
-}
-
-}  // namespace
 
 StoredModel::StoredModel(const ModelPlace& place) {
   const auto& [path, adapter] = place;
@@ -45,7 +31,7 @@ StoredModel::StoredModel(const ModelPlace& place) {
     const std::string name = (path / "config.json").string();
     const std::string text = read_text_file(name);
     config_ = parse_python_json(text, {"model", name});
-    model_ = parse_model(config_, name + ": ");
+    model_ = require_decoder_config(config_, name + ": ", "model");
     dtype_ = dtype_of_config(config_);
     tokenizer_ = find_tokenizer_file(path).empty() ? "" : path.string();
   } else {
@@ -53,8 +39,8 @@ StoredModel::StoredModel(const ModelPlace& place) {
     directory_ = checkpoint_->directory();
     const CheckpointManifest& manifest = checkpoint_->manifest();
     config_ = manifest.model;
-    model_ = parse_model(
-        config_, (directory_ / "manifest.json").string() + ": /model");
+    model_ = require_decoder_config(
+        config_, (directory_ / kManifestFile).string() + ": /model", "model");
     dtype_ = manifest.dtype;
     if (!manifest.tokenizer.empty()) {
       const fs::path beside = directory_ / manifest.tokenizer;

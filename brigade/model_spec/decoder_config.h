@@ -135,6 +135,11 @@ DecoderConfig parse_decoder_config(
     const nlohmann::json& json,
     const std::string& pointer,
     std::vector<std::string>& problems);
+// Throws DataError with the first problem, "[`module`] <pointer>/key: ...".
+DecoderConfig require_decoder_config(
+    const nlohmann::json& json,
+    const std::string& pointer,
+    const char* module);
 
 // The config.json that transformers loads (v4 keys).
 nlohmann::json to_hugging_face_json(

@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "brigade/base/checked_math.h"
+#include "brigade/base/error.h"
 #include "brigade/model_spec/decoder_config.h"
 #include "brigade/model_spec/decoder_config_reader.h"
 #include "brigade/model_spec/parameter_table.h"
@@ -549,6 +550,17 @@ DecoderConfig parse_decoder_config(
   check_dtype(reader);
   if (problems.size() == problems_before)
     check_total(reader, config);
+  return config;
+}
+
+DecoderConfig require_decoder_config(
+    const json& json_config,
+    const std::string& pointer,
+    const char* module) {
+  std::vector<std::string> problems;
+  DecoderConfig config = parse_decoder_config(json_config, pointer, problems);
+  if (!problems.empty())
+    throw DataError(fmt::format("[{}] {}", module, problems.front()));
   return config;
 }
 
