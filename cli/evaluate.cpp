@@ -24,6 +24,7 @@
 #include "brigade/files/read_once.h"
 #include "brigade/generate/inference_config.h"
 #include "brigade/generate/text_tokens.h"
+#include "brigade/json/parse.h"
 #include "brigade/metrics/progress_bar.h"
 #include "brigade/model_spec/model_warnings.h"
 #include "brigade/train/start_world.h"
@@ -90,8 +91,7 @@ class Evaluation {
     if (prints() && has_scores_at_end())
       write_text_file(arguments_.scores, lines_);
     if (prints() && arguments_.as_json)
-      fmt::print(
-          "{}\n", results_.dump(2, ' ', false, json::error_handler_t::replace));
+      fmt::print("{}\n", json_to_text(results_, 2));
   }
 
  private:

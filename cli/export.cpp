@@ -10,6 +10,7 @@
 #include "brigade/checkpoint/export_model.h"
 #include "brigade/files/output_path.h"
 #include "brigade/generate/stored_model.h"
+#include "brigade/json/parse.h"
 #include "brigade/model/init_weights.h"
 #include "brigade/tokenizer/sentencepiece_json.h"
 #include "brigade/tokenizer/tokenizer.h"
@@ -117,11 +118,11 @@ void export_model(const ExportArguments& arguments) {
       model.parameters,
       model.step ? fmt::format(" of step {}", *model.step) : "",
       model.dtype);
+  const std::string folder =
+      json_to_text(nlohmann::json(fs::absolute(arguments.out).string()));
   if (model.is_adapter) {
     fmt::print(
-        "Load it: peft.PeftModel.from_pretrained(base_model, {})\n",
-        nlohmann::json(fs::absolute(arguments.out).string())
-            .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+        "Load it: peft.PeftModel.from_pretrained(base_model, {})\n", folder);
     return;
   }
   if (!model.has_tokenizer) {
@@ -132,8 +133,7 @@ void export_model(const ExportArguments& arguments) {
   }
   fmt::print(
       "Load it: transformers.AutoModelForCausalLM.from_pretrained({})\n",
-      nlohmann::json(fs::absolute(arguments.out).string())
-          .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+      folder);
 }
 
 }  // namespace brigade::cli

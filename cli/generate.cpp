@@ -118,8 +118,7 @@ class Printer {
             {"prompt_tokens", result.texts[i].prompt_tokens},
             {"generated_tokens", result.texts[i].generated_tokens},
             {"ended", result.texts[i].is_ended}};
-        fmt::print(
-            "{}\n", line.dump(-1, ' ', false, json::error_handler_t::replace));
+        fmt::print("{}\n", json_to_text(line));
       } else {
         fmt::print("{}{}\n", i == 0 ? "" : "----\n", texts_[i]);
       }
@@ -147,12 +146,7 @@ std::vector<std::string> shared_prompts(
   json prompts = json::array();
   if (mesh.rank() == 0)
     prompts = read_prompts(arguments);
-  return json::parse(
-             Agreement(*mesh.world())
-                 .text_of(
-                     0,
-                     prompts.dump(
-                         -1, ' ', false, json::error_handler_t::replace)))
+  return json::parse(Agreement(*mesh.world()).text_of(0, json_to_text(prompts)))
       .get<std::vector<std::string>>();
 }
 

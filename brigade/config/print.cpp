@@ -5,21 +5,17 @@
 
 #include "brigade/config/keys.h"
 #include "brigade/config/train_config.h"
+#include "brigade/json/parse.h"
 
 namespace brigade {
 
 namespace {
 
-using nlohmann::json;
-
-std::string dump(const json& value) {
-  return value.dump(-1, ' ', false, json::error_handler_t::replace);
-}
-
 // What a key is without being given.
 std::string default_of(const ConfigKey& key) {
   const TrainConfig defaults;
-  return key.default_note.empty() ? dump(key.get(defaults)) : key.default_note;
+  return key.default_note.empty() ? json_to_text(key.get(defaults))
+                                  : key.default_note;
 }
 
 std::string meaning(const ConfigKey& key) {
@@ -55,7 +51,7 @@ std::string describe_values(const LoadedConfig& loaded) {
   size_t key_width = 0;
   size_t value_width = 0;
   for (const ResolvedValue& resolved : loaded.values) {
-    const size_t value_bytes = dump(resolved.value).size();
+    const size_t value_bytes = json_to_text(resolved.value).size();
     key_width = std::max(key_width, resolved.key.size());
     if (value_bytes <= kMaxColumn)
       value_width = std::max(value_width, value_bytes);
@@ -72,7 +68,7 @@ std::string describe_values(const LoadedConfig& loaded) {
         "{:<{}} = {:<{}}  # {}{}\n",
         resolved.key,
         key_width,
-        dump(resolved.value),
+        json_to_text(resolved.value),
         value_width,
         to_string(resolved.origin),
         resolved.note.empty() ? "" : ": " + resolved.note);

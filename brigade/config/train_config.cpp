@@ -15,6 +15,7 @@
 #include "brigade/files/file.h"
 #include "brigade/files/tokenizer_names.h"
 #include "brigade/files/usual_path.h"
+#include "brigade/json/parse.h"
 
 namespace brigade {
 
@@ -449,10 +450,7 @@ json config_facts(const TrainConfig& config) {
 
 std::string config_hash(const TrainConfig& config) {
   // nlohmann's objects are sorted by key.
-  return fmt::format(
-      "{:016x}",
-      fnv1a_64(config_facts(config).dump(
-          -1, ' ', false, json::error_handler_t::replace)));
+  return fmt::format("{:016x}", fnv1a_64(json_to_text(config_facts(config))));
 }
 
 }  // namespace brigade

@@ -152,9 +152,7 @@ void write_dataset_info(const fs::path& prefix, const DatasetInfo& info) {
   json["token_type"] = info.token_type;
   json["sources"] = sources;
   // Paths need not be UTF-8.
-  write_text_file(
-      info_path(prefix),
-      json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  write_text_file(info_path(prefix), json_to_text(json, 2) + "\n");
 }
 
 void require_tokenizer(

@@ -78,11 +78,7 @@ void write_reference(
   json["model"] = reference.model;
   json["num_tokens"] = dataset.num_tokens();
   json["log_probs"] = reference.log_probs;
-  write_text_file(
-      reference_path(dataset.path()),
-      json.dump(
-          -1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) +
-          "\n");
+  write_text_file(reference_path(dataset.path()), json_to_text(json) + "\n");
 }
 
 }  // namespace brigade

@@ -24,6 +24,7 @@
 #include "brigade/files/descriptor.h"
 #include "brigade/files/digest.h"
 #include "brigade/files/file.h"
+#include "brigade/json/parse.h"
 
 namespace brigade {
 namespace {
@@ -176,10 +177,7 @@ std::string key_of(
   for (const TextFile& file : files)
     identity.push_back(identity_of(file));
   // Paths need not be UTF-8.
-  return sha256_of_text(
-             identity.dump(
-                 -1, ' ', false, nlohmann::json::error_handler_t::replace))
-      .substr(0, 32);
+  return sha256_of_text(json_to_text(identity)).substr(0, 32);
 }
 
 }  // namespace

@@ -99,8 +99,7 @@ TokenIdRange find_token_range(
         {"file", identity},
         {"lowest", range->lowest},
         {"highest", range->highest}};
-    write_text_file(
-        entry, content.dump(2, ' ', false, json::error_handler_t::replace));
+    write_text_file(entry, json_to_text(content, 2));
   } catch (const fs::filesystem_error&) {
     // A cache that cannot be used costs the next run a scan.
   } catch (const StorageError&) {

@@ -10,6 +10,7 @@
 #include "brigade/base/error.h"
 #include "brigade/files/file.h"
 #include "brigade/json/node.h"
+#include "brigade/json/parse.h"
 
 namespace brigade {
 namespace {
@@ -136,7 +137,7 @@ void write_flight_recording(
   // Errors' texts may hold any bytes.
   write_text_file(
       folder / fmt::format("rank-{}.json", recording.rank),
-      json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+      json_to_text(json, 1) + "\n");
 }
 
 std::vector<FlightRecording> read_flight_recordings(const fs::path& folder) {

@@ -109,8 +109,7 @@ const char* kind_of(const json& value) {
 
 std::string show_json(const json& value) {
   constexpr size_t kMaxShownBytes = 80;
-  std::string text = value.dump(
-      -1, ' ', /*ensure_ascii=*/false, json::error_handler_t::replace);
+  std::string text = json_to_text(value);
   if (text.size() > kMaxShownBytes) {
     size_t end = kMaxShownBytes - 3;
     // Not in the middle of a UTF-8 character.

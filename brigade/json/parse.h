@@ -1,6 +1,6 @@
 // JSON text to nlohmann's values, with every fault at its place: syntax,
 // keys that appear twice in an object (of which a plain parser silently keeps
-// the last), depth, size.
+// the last), depth, size; and values to text.
 //
 // PURE.
 #pragma once
@@ -25,6 +25,14 @@ std::optional<nlohmann::json> parse_json(
 // The value if the text is one JSON value without faults: for text that may or
 // may not be JSON.
 std::optional<nlohmann::json> parse_json_or_nothing(std::string_view text);
+
+// On one line, or with `indent` spaces per level. What is no UTF-8, which paths
+// may hold, is replaced, where dump() would throw.
+template <typename Json>
+std::string json_to_text(const Json& value, int indent = -1) {
+  return value.dump(
+      indent, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+}
 
 // The type of a value as messages name it: "null", "an object", "a number".
 const char* kind_of(const nlohmann::json& value);

@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "brigade/files/line_file.h"
+#include "brigade/json/parse.h"
 
 namespace brigade {
 
@@ -30,8 +31,7 @@ class RunEvents {
                        .count();
     line["event"] = event;
     line.update(facts);
-    file_.append(line.dump(
-        -1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+    file_.append(json_to_text(line));
   }
 
  private:

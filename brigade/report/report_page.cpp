@@ -8,6 +8,7 @@
 
 #include "brigade/base/embedded.h"
 #include "brigade/base/version.h"
+#include "brigade/json/parse.h"
 #include "brigade/report/html.h"
 #include "brigade/report/planned_schedule.h"
 
@@ -99,7 +100,7 @@ std::string report_data(const std::vector<RunRecord>& runs) {
   json data = json::array();
   for (const RunRecord& run : runs)
     data.push_back(describe(run));
-  return data.dump(-1, ' ', false, json::error_handler_t::replace);
+  return json_to_text(data);
 }
 
 std::string report_page(const std::vector<RunRecord>& runs, int refresh_ms) {

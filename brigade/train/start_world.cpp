@@ -10,6 +10,7 @@
 #include "brigade/comm/world.h"
 #include "brigade/files/file.h"
 #include "brigade/files/fingerprint.h"
+#include "brigade/json/parse.h"
 #include "brigade/train/from_config.h"
 
 namespace brigade {
@@ -35,8 +36,7 @@ std::map<std::string, std::string> config_entries(const TrainConfig& config) {
   const nlohmann::json facts = config_facts(config);
   for (const auto& [group, keys] : facts.items()) {
     for (const auto& [key, value] : keys.items())
-      entries[group + "." + key] =
-          value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+      entries[group + "." + key] = json_to_text(value);
   }
   return entries;
 }
