@@ -65,7 +65,9 @@ LayerCosts layer_costs(
   return costs;
 }
 
-std::vector<ModelPart> stage_parts(const TrainConfig& config) {
+std::vector<ModelPart> stage_parts(
+    const TrainConfig& config,
+    const Coordinate& at) {
   std::vector<std::string> problems;
   const auto ranges = partition_layers(
       layer_costs(config, model_of(config)),
@@ -73,9 +75,11 @@ std::vector<ModelPart> stage_parts(const TrainConfig& config) {
       problems);
   if (!problems.empty())
     throw ConfigError(problems);
+  const ExpertRange experts =
+      experts_of_rank(model_of(config), config.parallel_dims(), at);
   std::vector<ModelPart> parts;
   for (size_t i = 0; i < ranges.size(); ++i)
-    parts.push_back({ranges[i], i == 0, i + 1 == ranges.size()});
+    parts.push_back({ranges[i], i == 0, i + 1 == ranges.size(), experts});
   return parts;
 }
 

@@ -20,9 +20,11 @@ const DecoderConfig& model_of(const TrainConfig& config);
 // The same, described, with the config's adapter and parametrization.
 ModelDescription description_of(const TrainConfig& config);
 
-// One part per pipeline stage: pp * pp_virtual_stages of them. Throws
-// ConfigError with what partition_layers() finds.
-std::vector<ModelPart> stage_parts(const TrainConfig& config);
+// One part per pipeline stage: pp * pp_virtual_stages of them, with the experts
+// of the rank at `at`. Throws ConfigError with what partition_layers() finds.
+std::vector<ModelPart> stage_parts(
+    const TrainConfig& config,
+    const Coordinate& at = {});
 
 PipelineSize pipeline_size(const TrainConfig& config);
 LayerPartitionOptions layer_partition_options(

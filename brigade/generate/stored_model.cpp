@@ -90,10 +90,8 @@ std::shared_ptr<DecoderModel> StoredModel::load(
     const ProcessMesh& mesh) const {
   auto context = std::make_shared<ModelContext>(model_context(config, mesh));
   context->set_whole_sequences();  // replicas do not share one
-  ModelPart part =
-      stage_parts(config).at(static_cast<size_t>(mesh.coordinate().pp));
-  part.experts =
-      experts_of_rank(model_of(config), mesh.dims(), mesh.coordinate());
+  const ModelPart part = stage_parts(config, mesh.coordinate())
+                             .at(static_cast<size_t>(mesh.coordinate().pp));
   auto model = std::make_shared<DecoderModel>(context, part);
   // Nothing trains; beside an adapter the weights must not want to.
   for (const torch::Tensor& weight : model->parameters())

@@ -317,10 +317,7 @@ std::string describe_dry_run(
   check_named_checkpoint(config, data);
   std::string text =
       describe_run(config, data) + describe_groups(config.distributed);
-  std::vector<ModelPart> parts = stage_parts(config);
-  for (ModelPart& part : parts)
-    part.experts =
-        experts_of_rank(model_of(config), config.parallel_dims(), {});
+  const std::vector<ModelPart> parts = stage_parts(config);
   for (size_t stage = 0; stage < parts.size(); ++stage)
     text += describe_stage(config, stage, parts[stage]);
   return text;

@@ -84,10 +84,7 @@ TrainStep::TrainStep(
       lr_schedule_(lr_schedule_options(config, 0, 0)),
       counts_choices_(asks_for_choices(config)),
       batches_(data.training, config, mesh.coordinate(), mesh.device()) {
-  std::vector<ModelPart> parts = stage_parts(config_);
-  for (ModelPart& part : parts)
-    part.experts =
-        experts_of_rank(model_of(config_), mesh_.dims(), mesh_.coordinate());
+  const auto parts = stage_parts(config_, mesh_.coordinate());
   const auto pp = static_cast<size_t>(mesh_.dims().pp);
   for (size_t stage = static_cast<size_t>(mesh_.coordinate().pp);
        stage < parts.size();
