@@ -98,44 +98,30 @@ Scorer::Scorer(
     const ProcessMesh& mesh)
     : mesh_(mesh), model_(stored.load(config, mesh)) {}
 
-torch::Tensor Scorer::receive_input(int64_t tokens) {
-  if (model_->part().is_first)
-    return {};
-  Communicator& stages = *mesh_.axis(Axis::kPp);
-  const ModelContext& context = model_->context();
-  auto input =
-      torch::empty({tokens, context.description.hidden_size}, context.dtype);
-  stages.recv(input, stages.rank() - 1)->wait();
-  return input;
-}
-
 void Scorer::keep_up(int64_t made, int64_t most) {
   for (; mesh_.dims().ep > 1 && made < most; ++made)
     hidden_of(torch::zeros({1, 1}, torch::kLong));
 }
 
 torch::Tensor Scorer::hidden_of(const torch::Tensor& ids) {
-  Communicator& stages = *mesh_.axis(Axis::kPp);
-  torch::Tensor output = model_->hidden(
-      {.ids = ids, .targets = {}, .document_starts = {}},
-      receive_input(ids.numel()),
-      torch::arange(ids.size(1)));
-  if (!model_->part().is_last)
-    stages.send(output.contiguous(), stages.rank() + 1)->wait();
-  return output;
+  return through_stages(*model_, mesh_, ids, [&](const torch::Tensor& input) {
+    return model_->hidden(
+        {.ids = ids, .targets = {}, .document_starts = {}},
+        input,
+        torch::arange(ids.size(1)));
+  });
 }
 
 double Scorer::loss_of(const torch::Tensor& ids, const torch::Tensor& targets) {
   const torch::NoGradGuard no_grad;
-  Communicator& stages = *mesh_.axis(Axis::kPp);
-  const torch::Tensor output = model_->forward(
-      {.ids = ids, .targets = targets, .document_starts = {}},
-      receive_input(ids.numel()),
-      torch::arange(ids.size(1)));
-  if (model_->part().is_last)
-    return output.item<double>();
-  stages.send(output.contiguous(), stages.rank() + 1)->wait();
-  return 0;
+  const auto loss =
+      through_stages(*model_, mesh_, ids, [&](const torch::Tensor& input) {
+        return model_->forward(
+            {.ids = ids, .targets = targets, .document_starts = {}},
+            input,
+            torch::arange(ids.size(1)));
+      });
+  return loss.defined() ? loss.item<double>() : 0;
 }
 
 namespace {
@@ -230,14 +216,12 @@ TokenLoss Scorer::loss(
 torch::Tensor Scorer::next_log_probabilities(
     const std::vector<int64_t>& ids,
     DecoderModel::GenerationState& state) {
-  Communicator& stages = *mesh_.axis(Axis::kPp);
   const auto tokens = torch::tensor(ids).unsqueeze(0);
-  const torch::Tensor output =
-      model_->generate(tokens, receive_input(tokens.numel()), state);
-  if (model_->part().is_last)
-    return torch::log_softmax(output[0], -1);
-  stages.send(output.contiguous(), stages.rank() + 1)->wait();
-  return {};
+  const auto logits =
+      through_stages(*model_, mesh_, tokens, [&](const torch::Tensor& input) {
+        return model_->generate(tokens, input, state);
+      });
+  return logits.defined() ? torch::log_softmax(logits[0], -1) : logits;
 }
 
 ContinuationScore Scorer::score_choice(

@@ -136,7 +136,6 @@ class Scorer {
       const std::vector<int64_t>& choice,
       const torch::Tensor& first,
       DecoderModel::GenerationState state);
-  torch::Tensor receive_input(int64_t tokens);
   // Behind `made` forwards of this replica, where another one makes `most`: the
   // rest, of a token that nobody reads, as the others' rows meet its experts.
   void keep_up(int64_t made, int64_t most);

@@ -45,22 +45,6 @@ void TokenGenerator::resume(int64_t tokens, uint64_t seed) {
   }
 }
 
-torch::Tensor TokenGenerator::logits_after(const torch::Tensor& ids) {
-  Communicator& stages = *mesh_.axis(Axis::kPp);
-  const ModelContext& context = model_->context();
-  torch::Tensor input;
-  if (!model_->part().is_first) {
-    input = torch::empty(
-        {ids.numel(), context.description.hidden_size}, context.dtype);
-    stages.recv(input, stages.rank() - 1)->wait();
-  }
-  const torch::Tensor output = model_->generate(ids, input, state_);
-  if (model_->part().is_last)
-    return output;
-  stages.send(output.contiguous(), stages.rank() + 1)->wait();
-  return {};
-}
-
 int64_t TokenGenerator::draw(const torch::Tensor& logits, size_t row) {
   if (!logits.isfinite().all().item<bool>())
     return kNotFinite;
@@ -74,7 +58,10 @@ std::vector<int64_t> TokenGenerator::next(
     const std::vector<bool>& is_drawn) {
   std::vector<int64_t> drawn(is_drawn.size(), 0);
   if (!is_listener_) {
-    const auto logits = logits_after(tokens);
+    const auto logits =
+        through_stages(*model_, mesh_, tokens, [&](const torch::Tensor& input) {
+          return model_->generate(tokens, input, state_);
+        });
     for (size_t i = 0; mesh_.rank() == drawing_rank_ && i < drawn.size(); ++i) {
       if (is_drawn[i])
         drawn[i] = draw(logits[static_cast<int64_t>(i)], i);

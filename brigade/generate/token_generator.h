@@ -56,9 +56,6 @@ class TokenGenerator {
  private:
   // The token of the text at `row`; kNotFinite where a logit is not.
   int64_t draw(const torch::Tensor& logits, size_t row);
-  // The last tokens' logits, float32 [B, V], from the last stage; undefined
-  // from the others.
-  torch::Tensor logits_after(const torch::Tensor& ids);
 
   const ProcessMesh& mesh_;
   int drawing_rank_;  // of the world

@@ -245,4 +245,24 @@ torch::Tensor DecoderModel::generate(
   return all_logits(parallel, last).to(torch::kFloat);
 }
 
+torch::Tensor through_stages(
+    const DecoderModel& model,
+    const ProcessMesh& mesh,
+    const torch::Tensor& ids,
+    const std::function<torch::Tensor(const torch::Tensor& input)>& run) {
+  Communicator& stages = *mesh.axis(Axis::kPp);
+  const ModelContext& context = model.context();
+  torch::Tensor input;
+  if (!model.part().is_first) {
+    input = torch::empty(
+        {ids.numel(), context.description.hidden_size}, context.dtype);
+    stages.recv(input, stages.rank() - 1)->wait();
+  }
+  const torch::Tensor output = run(input);
+  if (model.part().is_last)
+    return output;
+  stages.send(output.contiguous(), stages.rank() + 1)->wait();
+  return {};
+}
+
 }  // namespace brigade

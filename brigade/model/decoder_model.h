@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "brigade/comm/process_mesh.h"
 #include "brigade/model/block.h"
 #include "brigade/model/rotary_tables.h"
 #include "brigade/model_spec/model_part.h"
@@ -107,5 +108,14 @@ class DecoderModel : public torch::nn::Module {
   std::optional<Norm> norm_;
   std::shared_ptr<Weights> lm_head_;  // [V/tp, C]; null when tied
 };
+
+// A forward without backward from stage to stage, of which each rank has one,
+// `model`: run(input) of this rank's for `ids`, as forward(), hidden() and
+// generate() are called. Returns the last stage's; undefined on the others.
+torch::Tensor through_stages(
+    const DecoderModel& model,
+    const ProcessMesh& mesh,
+    const torch::Tensor& ids,
+    const std::function<torch::Tensor(const torch::Tensor& input)>& run);
 
 }  // namespace brigade
