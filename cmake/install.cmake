@@ -31,7 +31,7 @@ install(DIRECTORY brigade
   FILES_MATCHING PATTERN "*.h"
   PATTERN "brigade/kernels" EXCLUDE
   PATTERN "brigade/train" EXCLUDE
-  REGEX "brigade/run/(dry_run|part_use|resume_|run_|weight_units)" EXCLUDE
+  REGEX "brigade/run/(dry_run|model_units|part_use|resume_|run_)" EXCLUDE
   PATTERN "brigade/generate" EXCLUDE
   PATTERN "brigade/evaluate" EXCLUDE
   PATTERN "brigade/doctor" EXCLUDE

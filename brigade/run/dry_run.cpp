@@ -12,10 +12,10 @@
 #include "brigade/model_spec/optimizer_memory.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/model_spec/shard.h"
+#include "brigade/run/model_units.h"
 #include "brigade/run/part_use.h"
 #include "brigade/run/resume_check.h"
 #include "brigade/run/run_options.h"
-#include "brigade/run/weight_units.h"
 #include "brigade/schedule/bucket_plan.h"
 
 namespace brigade {

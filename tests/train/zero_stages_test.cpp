@@ -6,7 +6,7 @@
 #include "brigade/comm/process_mesh.h"
 #include "brigade/config/model_layout.h"
 #include "brigade/config/train_config.h"
-#include "brigade/run/weight_units.h"
+#include "brigade/run/model_units.h"
 #include "brigade/sharding/sharded_weights.h"
 #include "brigade/train/stage_runtime.h"
 #include "tests/support/parsed_config.h"

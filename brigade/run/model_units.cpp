@@ -1,4 +1,4 @@
-#include "brigade/run/weight_units.h"
+#include "brigade/run/model_units.h"
 
 #include <algorithm>
 
