@@ -81,14 +81,13 @@ void override_inside(
     ValueOrigin origin,
     GivenValues& given,
     Problems& problems) {
+  const std::string problem = introduce_problem(
+      key.pointer() + pointer_of(path), json_or_text(text), place_of(origin));
   const auto found = given.find(&key);
   if (found == given.end() || !found->second.value.is_object()) {
     problems.push_back(
-        introduce_problem(
-            key.pointer() + pointer_of(path),
-            json_or_text(text),
-            place_of(origin)) +
-        key.pointer() + " is not given, so nothing in it can be changed");
+        problem + key.pointer() +
+        " is not given, so nothing in it can be changed");
     return;
   }
   json& model = found->second.value;
@@ -111,24 +110,16 @@ void override_inside(
   const std::string name = path.substr(0, path.find('.'));
   if (std::find(names.begin(), names.end(), name) == names.end()) {
     problems.push_back(
-        introduce_problem(
-            key.pointer() + pointer_of(path),
-            json_or_text(text),
-            place_of(origin)) +
-        fmt::format(
-            "unknown key; the nearest valid one is {}/{}",
-            key.pointer(),
-            names[nearest_name(name, names)]));
+        problem + fmt::format(
+                      "unknown key; the nearest valid one is {}/{}",
+                      key.pointer(),
+                      names[nearest_name(name, names)]));
     return;
   }
-  const std::string pointer = pointer_of(path);
   try {
-    model[json::json_pointer(pointer)] = json_or_text(text);
+    model[json::json_pointer(pointer_of(path))] = json_or_text(text);
   } catch (const json::exception&) {
-    problems.push_back(
-        introduce_problem(
-            key.pointer() + pointer, json_or_text(text), place_of(origin)) +
-        "there is no object at this place");
+    problems.push_back(problem + "there is no object at this place");
     return;
   }
   found->second.origin = origin;
