@@ -128,26 +128,21 @@ class Evaluator {
         });
     globals.variables["namespace"] =
         Function([](const CallArguments& arguments) -> Value {
-          auto dict = std::make_shared<Dict>();
-          if (!arguments.positional.empty() &&
-              arguments.positional[0].is_dict())
-            *dict = arguments.positional[0].dict();
+          const auto dict = dict_of_call(arguments);
           dict->is_namespace = true;
-          for (const auto& [name, value] : arguments.named)
-            (*dict)[name] = value;
           return dict;
         });
-    globals.variables["dict"] =
-        Function([](const CallArguments& arguments) -> Value {
-          auto dict = std::make_shared<Dict>();
-          if (!arguments.positional.empty() &&
-              arguments.positional[0].is_dict())
-            dict->entries = arguments.positional[0].dict().entries;
-          for (const auto& [name, value] : arguments.named)
-            (*dict)[name] = value;
-          return dict;
-        });
+    globals.variables["dict"] = Function(dict_of_call);
     globals.variables["range"] = Function(range);
+  }
+
+  static std::shared_ptr<Dict> dict_of_call(const CallArguments& arguments) {
+    auto dict = std::make_shared<Dict>();
+    if (!arguments.positional.empty() && arguments.positional[0].is_dict())
+      dict->entries = arguments.positional[0].dict().entries;
+    for (const auto& [name, value] : arguments.named)
+      (*dict)[name] = value;
+    return dict;
   }
 
   static Value range(const CallArguments& arguments) {
