@@ -125,12 +125,10 @@ std::string memory_score_of_ranks() {
 }
 
 void set_memory_score(std::string_view score) {
-  const int file = ::open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
-  if (file < 0)
-    return;
+  const Descriptor file(
+      ::open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC));
   [[maybe_unused]] const ssize_t written =
-      ::write(file, score.data(), score.size());
-  ::close(file);
+      ::write(file.get(), score.data(), score.size());
 }
 
 [[noreturn]] void run_child(
