@@ -48,8 +48,8 @@ void check_backend(Backend backend, const LaunchEnvironment& environment);
 // Joins a group: every member calls it with the same store, size and options,
 // and with `rank`, its rank in the group. Size 1 is a communicator without
 // peers and needs no store. Throws CommError when the members do not all arrive
-// within options.timeout, UsageError as check_backend() for the build and for
-// a group of several without a store.
+// within options.timeout, ConfigError as check_backend() for the build, and
+// UsageError for a group of several ranks without a store.
 CommunicatorPtr make_communicator(
     const StorePtr& store,
     int rank,

@@ -54,7 +54,7 @@ struct CollectiveRecord {
   int64_t launched_ns = 0;      // of the steady clock
 };
 
-// "all_reduce #12 of 1024 x Float", with which every error of comm/ begins.
+// "all_reduce #12 of 1024 x Float": how the errors of comm/ name an operation.
 std::string to_string(const CollectiveRecord& record);
 
 // Whether it is a message between two ranks.

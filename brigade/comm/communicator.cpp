@@ -19,8 +19,9 @@ namespace {
 
 // The same memory without autograd's node. A Work's tensors are released by a
 // thread of the backend; a node that holds the communicator would make that
-// thread destroy, and join, itself. It has no part in the version counter, by
-// which callers notice foreign writes: a collective is none, as with c10d.
+// thread destroy, and join, itself. It has its own version counter, so that a
+// collective does not raise the tensor's, by which callers notice that somebody
+// else wrote it; c10d's collectives do not either.
 torch::Tensor outside_graph(const torch::Tensor& tensor) {
   return tensor.variable_data();
 }

@@ -1,6 +1,6 @@
 // A Communicator is one process group: a list of ranks that call the same
-// collectives in the same order. There is one for every axis of the mesh. Also
-// a group of one rank has one (SelfCommunicator), whose collectives copy or do
+// collectives in the same order. There is one for every axis of the mesh, even
+// for a group of one rank (SelfCommunicator), whose collectives copy or do
 // nothing.
 //
 // Life: made by ProcessMesh (or by a test) on every member at once, used from

@@ -42,7 +42,8 @@ StorePtr make_file_store(
 
 // Whether ranks on this libtorch can use the store that torchrun's agent
 // serves. libtorch 1.13 cannot if the agent is of PyTorch 2.1 or later, whose
-// stores number their requests differently: it would wait without end.
+// stores number their requests differently: it would wait for answers that do
+// not come.
 bool can_use_agent_store();
 
 // Whether a store that rank 0 serves at a loopback address can be reached only

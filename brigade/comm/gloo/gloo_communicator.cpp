@@ -84,8 +84,9 @@ class NativeWork : public Work {
       : work_(std::move(work)),
         record_(record),
         failures_(std::move(failures)) {
-    // Runs on the thread that completes the operation: notes the exact end, and
-    // reports this rank as alive if its peers lose their connections to it.
+    // Runs on the thread that completes the operation: notes the exact end and,
+    // if the operation failed, reports this rank as alive, because its peers
+    // lose their connections to it.
     work_->getFuture()->addCallback(
         [finished = finished_ns_,
          operation = to_string(record_),

@@ -21,8 +21,9 @@ using MpiProcessPtr = std::shared_ptr<MpiProcess>;
 class MpiProcess {
  public:
   // The first call starts MPI, unless the program has started it. Every rank of
-  // MPI_COMM_WORLD must call it. Throws ConfigError if the program's MPI does
-  // not allow calls from several threads.
+  // MPI_COMM_WORLD must call it. Throws ConfigError if MPI does not allow calls
+  // from several threads: one after the other (MPI_THREAD_SERIALIZED), or at
+  // the same time if the program has started it (MPI_THREAD_MULTIPLE).
   static MpiProcessPtr get();
 
   // Ends MPI if it was started here and all ranks end too (after a failure only

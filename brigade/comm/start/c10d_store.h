@@ -1,4 +1,5 @@
-// Stores as c10d's backends see them. Used by the files of comm/ only.
+// Stores and reductions as c10d's backends see them. Used by the files of comm/
+// only.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Store.hpp>

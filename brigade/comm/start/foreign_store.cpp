@@ -16,8 +16,8 @@ class ForeignStore : public c10d::Store {
  public:
   explicit ForeignStore(StorePtr store) : store_(std::move(store)) {}
 
-  // libtorch calls this since 2.9; older ones have no such function to
-  // override. NOLINTNEXTLINE(modernize-use-override)
+  // Called by libtorch since 2.9; older ones have no such function.
+  // NOLINTNEXTLINE(modernize-use-override)
   virtual c10::intrusive_ptr<c10d::Store> clone() {
     return c10::make_intrusive<ForeignStore>(store_);
   }

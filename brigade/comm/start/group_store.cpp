@@ -79,7 +79,7 @@ class GroupStore : public c10d::Store {
   }
   int64_t getNumKeys() override { return inner_->getNumKeys(); }
 
-  // libtorch 2.14 calls this; older ones have no such function to override.
+  // libtorch 2.14 calls this; old ones have no such function to override.
   // NOLINTNEXTLINE(modernize-use-override)
   c10::intrusive_ptr<c10d::Store> clone() {
     return c10::make_intrusive<GroupStore>(clone_of(inner_), rank_, size_);

@@ -64,7 +64,8 @@ class PostMortem {
   std::string result_;
 };
 
-// Makes the operations of one group fail. Used from any thread.
+// Reports the failed operations of one group and throws their errors. Used from
+// any thread.
 class GroupFailures {
  public:
   // `messages`: closed at the first failure, so that ranks waiting for this one
