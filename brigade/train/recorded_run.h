@@ -15,7 +15,8 @@ namespace brigade {
 
 class RecordedRun : public RunObserver {
  public:
-  // `inner` may be null. `origins`: where the config's values are from, by key.
+  // `inner` may be null. `origins`: where the config's values that are not
+  // defaults come from, by key.
   RecordedRun(
       RunObserver* inner,
       const LaunchEnvironment& environment,

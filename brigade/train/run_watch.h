@@ -37,7 +37,8 @@ struct RunWatchOptions {
   // be. May be empty.
   std::function<void()> on_recording;
   // Called on the watch's thread once a step's deadline has passed and the
-  // recording is written. Must end the process. Empty: nothing is watched.
+  // recording is written. Expected to end the process. Empty: nothing is
+  // watched.
   std::function<void(const Stall&)> on_stall;
 };
 

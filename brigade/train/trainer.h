@@ -33,8 +33,8 @@ struct TrainingOptions {
   // How long the launcher waits between SIGTERM and SIGKILL; the run says when
   // a save takes longer. std::nullopt: not known.
   std::optional<KillGrace> kill_grace;
-  // Where the config's values are from, by key: "file", "command line". Goes
-  // into events.jsonl.
+  // Where the config's values that are not defaults come from, by key: "file",
+  // "command line". Goes into events.jsonl.
   std::map<std::string, std::string> origins;
   // Called on the reporting rank; null: nothing is reported beyond
   // metrics.jsonl. Must live as long as the run.
