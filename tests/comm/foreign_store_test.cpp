@@ -118,7 +118,9 @@ TEST(ForeignStore, AnswersOfAnotherSizeAreACommErrorAndNoAbort) {
 }
 
 TEST(ForeignStore, NoneAtAllIsRefusedWhereAGroupHasSeveralRanks) {
-  EXPECT_THAT(error_of_join(nullptr), HasSubstr("was given no store"));
+  EXPECT_THAT(
+      [] { make_communicator(nullptr, 0, 2, {.name = "dp"}, {}); },
+      ThrowsMessage<UsageError>(HasSubstr("was given no store")));
 }
 
 }  // namespace

@@ -355,7 +355,7 @@ TEST(CompressedHooks, RefuseShardedGradients) {
       BucketedGradSync sync({{"w", w}}, world, options);
       EXPECT_THAT(
           [&] { w.sum().backward(); },
-          ThrowsMessage<Error>(
+          ThrowsMessage<UsageError>(
               AllOf(HasSubstr(name), HasSubstr("Sharding::kNone"))));
     }
   });

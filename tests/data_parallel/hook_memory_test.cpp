@@ -128,7 +128,7 @@ TEST(HookMemory, ASecondModelIsRefused) {
       model.run_step(world->rank(), 0);
       EXPECT_THAT(
           [&] { other.run_step(world->rank(), 0); },
-          ThrowsMessage<Error>(
+          ThrowsMessage<UsageError>(
               HasSubstr("one hook with a HookMemory reduces '")));
     });
   }
@@ -141,7 +141,7 @@ TEST(HookMemory, RefusesAnotherLength) {
     MemoryModel model(world, kHooks[0], memory);
     EXPECT_THAT(
         [&] { model.run_step(world->rank(), 0); },
-        ThrowsMessage<Error>(
+        ThrowsMessage<DataError>(
             HasSubstr("'errors.matrix' that was restored has 5 elements: "
                       "expected 2400")));
     model.sync.reset();
