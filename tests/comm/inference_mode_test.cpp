@@ -1,5 +1,5 @@
-// Collectives work in and out of InferenceMode, whatever mode made the tensors,
-// launched or waits.
+// Collectives are right whatever mode their tensors were made in, and whatever
+// mode the launching and the waiting thread are in.
 #include <c10/core/InferenceMode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1055,7 +1055,8 @@ TEST(Hooks, Fp16DividesBesidesByWhatItIsGiven) {
   });
 }
 
-// The hook or the optimizer divides by the number of ranks, never both.
+// Before they are rounded, gradients are divided by the number of ranks once:
+// by the mean, or else by the hook. The smallest that are kept are PyTorch's.
 TEST(Hooks, Fp16DividesByTheRanksOnce) {
   constexpr double kSmallest = 1.0 / (1 << 24);
   run_ranks(4, [](CommunicatorPtr world) {

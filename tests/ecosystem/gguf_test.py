@@ -328,8 +328,8 @@ class Gguf(TestInFolder):
                     self.check_llama_cpp(self.export(folder, kind), folder)
 
     def test_what_gemma_differs_by_is_ggmls_table_of_gelu(self):
-        """llama.cpp is four times as close to the table's GELU as to the exact
-        one, and about as close as float32 is to float64."""
+        """llama.cpp is at least four times as close to the table's GELU as to
+        the exact one, and at most 1.5 times as far from it as float32 is."""
         for name in ("gemma2", "gemma3"):
             with self.subTest(model=name):
                 folder = self.model(name)

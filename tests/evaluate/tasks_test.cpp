@@ -75,8 +75,8 @@ TEST(Tasks, AreRatedByTheirLikeliestChoice) {
   EXPECT_FALSE(result.perplexity.has_value());
 }
 
-// -3.2 for 3 characters (9 bytes) and -5 for 4: the second choice has more per
-// character, the first more per byte.
+// Against -5 for 4 characters, -3.2 for 3 characters (9 bytes) is more per
+// character and -3.9 is less, although per byte both are more.
 TEST(Tasks, NormalizedAccuracyDividesByCharacters) {
   const std::vector<TaskRequest> requests = {
       {.context = "a", .choices = {"日本語", "abcd"}, .gold = 0}};

@@ -1,6 +1,8 @@
 // A tokenizer.json of any content either loads or is a DataError. A loaded one
 // encodes and decodes any text, or throws a DataError (a regular expression
 // without end, a missing unknown token).
+//
+// The input is the JSON; a text to encode may follow after a zero byte.
 #include <cstddef>
 #include <cstdint>
 #include <numeric>

@@ -140,6 +140,8 @@ class GenerateLayouts : public ::testing::TestWithParam<std::string> {
     return load_tokenizer("bytes")->encode(
         text, {.special_tokens = SpecialTokens::kTemplate});
   }
+  // The prompt's tokens and the greedy ones that follow, each computed from the
+  // whole text.
   std::vector<int32_t> naive_ids(const std::string& text) const {
     std::vector<int32_t> ids = prompt_ids(text);
     for (int64_t i = 0; i < kTokens; ++i) {

@@ -154,7 +154,7 @@ TEST_P(Optimizers, TrainUnderEveryLayoutWhatOneRankTrains) {
   }
 }
 
-TEST_P(Optimizers, ContinueBitForBitOrCloselyUnderAnotherLayout) {
+TEST_P(Optimizers, ContinueBitForBitAndCloselyUnderAnotherLayout) {
   const LayoutOfRun layout = with_batch(kLayouts[6]);
   train("whole", layout, {"checkpoint.save_frequency=3"});
   const std::string from =
