@@ -18,8 +18,8 @@ StorePtr open_store(
   const StoreAddress& address = environment.store;
   const bool use_agents = address.is_served && can_use_agent_store();
   if (address.kind == StoreAddress::Kind::kTcp && !use_agents) {
-    // This store ends with rank 0, so its keys need no number of restarts, which
-    // the hosts of an elastic launcher count differently.
+    // This store ends with rank 0, so its keys need no number of restarts,
+    // which the hosts of an elastic launcher count differently.
     return make_tcp_store(
         address.host,
         address.is_served ? address.own_port : address.port,
