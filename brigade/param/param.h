@@ -24,8 +24,8 @@ namespace brigade {
 struct ParamGroup {
   CommunicatorPtr ranks;  // null: all ranks that wrap the module
   // What a mean (Reduction::kMean) divides the sum by; 0: the number of ranks.
-  // For an expert it is the number of ranks whose tokens its gradient covers,
-  // which is more than hold it.
+  // For an expert it is the number of ranks whose tokens its gradient covers;
+  // fewer ranks than that hold the expert.
   double mean_divisor = 0;
   bool operator==(const ParamGroup&) const = default;
 };
@@ -66,9 +66,9 @@ struct Param {
 
   // ---- its place in flat memory (ParamMemory), if it has one
 
-  torch::Tensor flat_weight;  // where its values are; undefined: anywhere
-  torch::Tensor main_grad;    // shaped as it; of sparse ones without elements
-  RunPart owned;              // what this rank owns, of segment `run`
+  torch::Tensor flat_weight;  // its values; undefined: they are elsewhere
+  torch::Tensor main_grad;    // shaped as it; empty for sparse gradients
+  RunPart owned;              // the part that this rank owns, in segment `run`
   int64_t accepted_version = 0;  // of tensor: ShardedWeights::accept_writes()
 
   // The states of an optimizer and of low-communication training, shaped as the

@@ -77,8 +77,8 @@ BucketPlan with_frozen(
 
 // Tells an optimizer over flat memory what its owner has changed.
 struct FlatMemory {
-  // False once the owner has moved to other memory: nothing reads views of this
-  // one any more.
+  // False once the owner has moved to other memory: only views that optimizers
+  // still hold read or write this one.
   bool is_current = true;
   // Those that RunPart::param counts; empty once the owner has moved.
   std::span<const Param> params = {};
@@ -130,10 +130,11 @@ class ParamMemory {
 
   // ---- weights
 
-  // With kMove: copies the values of parameters that have got
-  // other memory, as by torch::load(), and makes them views again; if one of
-  // them trains, raises FlatMemory::weights_version. With Sharding::kParameters
-  // it throws UsageError naming one instead: see FullWeights.
+  // With kMove: copies the values of parameters that have got other memory, as
+  // by torch::load(), and makes them views again; if one of them trains, raises
+  // FlatMemory::weights_version. Throws UsageError naming one whose shape or
+  // dtype is not the flat weight's and, with Sharding::kParameters, naming any:
+  // see FullWeights.
   void take_back();
   // Whether take_back() has something to do.
   bool are_replaced() const;
@@ -151,8 +152,8 @@ class ParamMemory {
   // Clears every main_grad, padding included.
   void zero_main_grads();
   // Called when a segment's owned range holds the sum over ranks. With
-  // sharding, clears the rest of it; if gradients are divided, adds the sum to
-  // the shard.
+  // Sharding::kOptimizer, clears the rest of the segment; if gradients are
+  // divided, adds the sum to the shard and clears the whole segment.
   void take_reduced(size_t segment);
   // Changes whenever a main_grad was written by an ATen operation.
   int64_t version_of_gradients() const;

@@ -62,7 +62,7 @@ void zero(const State& state) {
   tensor.zero_();
   if (state.scales.defined()) {
     torch::Tensor scales = state.scales;
-    scales.zero_();  // zero times any entry
+    scales.zero_();  // zero times any code is 0
   }
 }
 

@@ -22,17 +22,18 @@ namespace brigade {
 
 class GatheredWeights {
  public:
-  // Gathers the parameters in `memory` that train; `memory` outlives this
-  // object.
+  // Gathers the parameters in `memory` that train, with kParameters the frozen
+  // ones too; `memory` outlives this object.
   GatheredWeights(const ParamMemory& memory, GatherMode mode);
   ~GatheredWeights();  // waits for what is under way
   GatheredWeights(const GatheredWeights&) = delete;
   GatheredWeights& operator=(const GatheredWeights&) = delete;
 
   // Collective, after an optimizer has stepped this rank's ranges: gathers the
-  // weights, in the order of forward; see GatherMode. late: segments that
-  // `finish` still steps; it is called before one of them is needed (with
-  // GatherMode::kInPlace at once).
+  // weights, in the order of forward (see GatherMode); with kParameters only
+  // prefetches the first unit, and throws UsageError while a unit is held.
+  // late: segments that `finish` still steps; it is called before one of them
+  // is needed (with GatherMode::kInPlace at once).
   void after_step(
       std::vector<bool> late = {},
       std::function<void()> finish = {});
@@ -64,7 +65,7 @@ class GatheredWeights {
   std::vector<WorkPtr> works_;    // by bucket; null: none under way
   std::vector<bool> late_;        // by bucket; empty: none
   std::function<void()> finish_;  // see after_step()
-  int64_t gathered_version_ = 0;  // of the flat weights, when exchanged last
+  int64_t gathered_version_ = 0;  // of the flat weights, when last gathered
   std::unique_ptr<ShardedWeights> units_;
 };
 

@@ -53,8 +53,8 @@ class ShardedWeights {
   int units() const { return static_cast<int>(units_.size()); }
 
   // Makes the weights of a unit readable until another one is used. Throws
-  // CommError naming the unit and, as all functions that take a unit,
-  // UsageError if there is none of that number.
+  // CommError naming the unit and, as all functions that take a unit except
+  // is_current(), UsageError if there is none of that number.
   void use(int unit) { use_all({&unit, 1}); }
   // The same for several units, of an operation that reads them all.
   void use_all(std::span<const int> units);
@@ -73,7 +73,7 @@ class ShardedWeights {
   // hold().
   void hold(int unit);
   // Ends a hold(); the unit is freed once nobody holds it and it is not in use.
-  // Throws UsageError if nobody did.
+  // Throws UsageError if nobody holds it.
   void let_go(int unit);
   bool is_held() const;  // any of them
   // Copies the whole weights' values into this rank's range where they differ.
@@ -87,8 +87,7 @@ class ShardedWeights {
   // Throws UsageError naming a parameter that an operation has written while
   // nothing was held: no rank keeps such values.
   void throw_if_written() const;
-  // Takes the writes so far for known, so that throw_if_written() does not
-  // report them.
+  // Accepts the writes so far: throw_if_written() does not report them.
   void accept_writes();
 
   // The parameters, as ParamMemory has them.
@@ -99,12 +98,12 @@ class ShardedWeights {
   bool is_current(int unit) const { return std::get<1>(place_) == unit; }
 
   // Called by code that cannot throw: the next throw_if_failed() throws
-  // `error`.
+  // `error`, or an earlier one that is still to be thrown.
   void fail_later(std::exception_ptr error);
   // See fail_later().
   void throw_if_failed();
-  // Fills a unit's memory with NaN, except this rank's range: it is read when
-  // no rank may gather.
+  // Called when a unit is read while no rank may gather: fills its memory with
+  // NaN, except this rank's range. Does nothing unless the unit is released.
   void fill_with_nan(int unit);
 
  private:
@@ -125,7 +124,8 @@ class ShardedWeights {
   void wait(int index);
   // Waits for the unit's gathers and ignores their errors.
   static void drop_works(Unit& each);
-  // Releases the unit after a gather failed, and throws an Error naming it.
+  // Releases the unit after a gather failed, and throws CommError, or for
+  // another failure an Error, naming it.
   [[noreturn]] void give_up(int index, const std::exception& error);
   void free(int index);
   void advance(int index);
