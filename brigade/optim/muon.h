@@ -7,9 +7,9 @@
 //
 // The momentum is flat, like AdamW's moments, so that ZeRO divides it and
 // checkpoints hold it in the same way. Newton-Schulz needs whole matrices: see
-// WholeMatrices, also for the bytes that are sent. During the step a matrix's
-// gradient holds the update; it is cleared at the end. Bytes of state and
-// weight per element of a matrix: 8.
+// WholeMatrices, also for the bytes that are sent. If the step clears gradients
+// (AfterRead::kZero), a matrix's gradient holds the update until the step's
+// end. Bytes of state and weight per element of a matrix: 8.
 //
 // What is sent to a matrix's owner depends on the gradients' scale, which is
 // known once all gradients are (clipping, tokens that count). So pieces are
@@ -101,7 +101,7 @@ class Muon final : public Optimizer {
   };
   // The piece in a tensor as long as its group.
   torch::Tensor in_group(const Piece& piece, const torch::Tensor& flat) const;
-  // Keeps the updates of a group's pieces to be sent.
+  // Keeps the updates of a group's pieces until they are sent.
   void keep_ahead(size_t group, const torch::Tensor& update);
   // By group: whether all its pieces were sent.
   std::vector<bool> groups_sent() const;

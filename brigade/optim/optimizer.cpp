@@ -67,7 +67,8 @@ bool is_narrow(const State& state) {
          state.tensor.scalar_type() == torch::kBFloat16;
 }
 
-// Checks that parameters begin where a block of codes does.
+// Throws UsageError unless the group's length, and the beginnings of parameters
+// in it, are multiples of a block of codes.
 void check_is_aligned(const OptimizerGroup& group) {
   const auto fits = [](int64_t numel) { return numel % kBlockNumel == 0; };
   const bool all_fit =

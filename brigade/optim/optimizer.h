@@ -6,9 +6,9 @@
 //
 // Life: made once the parameters have their initial values, which masters take
 // over (call reload_masters() if weights were changed from outside). Stepped by
-// the trainer's thread between finish() and reset(), except for what
-// start_step() leaves to finish_step(), or group by group on the thread of
-// backward (data_parallel/step_in_backward.h).
+// the trainer's thread between finish() and reset() (what start_step() leaves
+// is stepped by finish_step(), which may come after reset()), or group by group
+// on the thread of backward (data_parallel/step_in_backward.h).
 #pragma once
 
 #include <torch/types.h>
@@ -59,7 +59,7 @@ struct StepRange {
   const OptimizerGroup& group;
   // The optimizer's own states come first; they are float32 in step_range().
   const std::vector<State>& states;
-  torch::Tensor master_low;  // undefined where the weight is float32
+  torch::Tensor master_low;  // undefined if the weight is float32
   double lr = 0;             // the rule's rate is in it
   double grad_scale = 1;
   int64_t step = 1;  // counted from 1
@@ -80,8 +80,9 @@ class Optimizer {
   // One step with gradients main_grad * grad_scale (1 / tokens, gradient
   // clipping, undoing a loss scale). kZero clears main_grad on the way, which
   // saves the clearing pass: the next step starts from zero. Throws UsageError
-  // if the gradients have moved to other memory (OptimizerGroup::memory), and
-  // what FlatMemory::before_step throws.
+  // if the gradients have moved to other memory (OptimizerGroup::memory), or
+  // between show_averages() and hide_averages(), and what
+  // FlatMemory::before_step throws.
   void step(
       double lr,
       double grad_scale = 1.0,
@@ -161,8 +162,8 @@ class Optimizer {
   // From now on keeps moments in this dtype (OptimizerOptions::moments, seed).
   // Called before the first step, and before states are loaded. Throws
   // UsageError if the optimizer has no moments or they cannot be rounded, and
-  // with kInt8 naming a parameter whose place in memory is not a multiple of
-  // kBlockNumel (GradSyncOptions::block_numel).
+  // with kInt8 naming a group whose length, or a parameter's place in it, is
+  // not a multiple of kBlockNumel (GradSyncOptions::block_numel).
   void keep_moments_in(MomentDtype dtype, uint64_t seed = 0);
   // Whether an average of the weights is what is evaluated and exported.
   bool averages_weights() const { return options_.averages_weights(); }
@@ -253,8 +254,8 @@ class Optimizer {
   std::vector<std::vector<State>> states_;  // by group
   int64_t steps_ = 0;
   std::vector<int64_t> weights_versions_;  // by group: FlatMemory's
-  std::vector<State>
-      hidden_;  // weights and their rest, while averages are shown
+  // The weights and low halves of masters, while averages are shown.
+  std::vector<State> hidden_;
 };
 
 }  // namespace brigade

@@ -40,7 +40,7 @@ std::vector<int64_t> shape_of(const MatrixPiece& piece) {
   return shape;
 }
 
-// Splits in the order of ranks, and where each rank's part begins.
+// Where each rank's part begins, with `counts` in the order of ranks.
 std::vector<int64_t> begins_of(const std::vector<int64_t>& counts) {
   std::vector<int64_t> begins(counts.size(), 0);
   for (size_t i = 1; i < counts.size(); ++i)

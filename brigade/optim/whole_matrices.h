@@ -64,8 +64,8 @@ class WholeMatrices {
   using Compute = std::function<torch::Tensor(const torch::Tensor& whole)>;
 
   // Collective over `ranks`, which hold all pieces of the matrices. Costs two
-  // all-gathers. Throws an Error naming a matrix if no rank holds one of its
-  // elements.
+  // all-gathers. Throws an Error naming a matrix whose pieces, equal ones
+  // counted once, do not have as many elements as it.
   WholeMatrices(
       CommunicatorPtr ranks,
       const std::vector<MatrixPiece>& mine,
