@@ -20,9 +20,9 @@ ComputeCopies::ComputeCopies(
     copies_.push_back({.param = param.tensor, .low = param.compute_copy});
   }
   for (Copy& copy : copies_) {
-    // A backward inside the graph of an earlier one reaches no output. It runs
-    // ahead of GradSync's hook, so that the parameters are restored before that
-    // ends the step.
+    // A backward inside the graph of an earlier one reaches no output, but does
+    // reach this hook. The hook runs ahead of GradSync's, so that the
+    // parameters are restored before that one ends the step.
     if (!copy.param.requires_grad())
       continue;
     copy.hook = copy.param.register_hook([this](const torch::Tensor& grad) {

@@ -56,7 +56,8 @@ namespace brigade {
 struct WrapOptions {
   GradSyncAlgorithm sync = GradSyncAlgorithm::kBucketed;
   // Full names of parameters and buffers that are not synchronised and not
-  // broadcast. Throws UsageError if the module has no such name.
+  // broadcast: each rank keeps its own. Wrapping throws UsageError if the
+  // module has no such name.
   std::vector<std::string> ignore;
   // Rank 0's buffers (BatchNorm's running means) become everyone's before each
   // DataParallel::forward() that trains outside no_sync(); they always do when
@@ -78,8 +79,9 @@ struct Wrapped {
   std::unique_ptr<GradSync> sync;         // gone before the copies
 };
 
-// Collective. Throws what GradSync's constructor throws, and CommError if ranks
-// differ in `wrap` or in buffers. `kept`: see kept_names().
+// Collective. Throws what GradSync's constructor throws, CommError if ranks
+// differ in `wrap` or in buffers, and UsageError for a mixed precision that
+// cannot be. `kept`: see kept_names().
 Wrapped wrap_tensors(
     std::vector<Param> params,
     const std::vector<State>& buffers,
@@ -148,7 +150,8 @@ torch::nn::Module& module_of(Handle& handle) {
 template <typename Handle>
 class DataParallel {
  public:
-  // Collective; throws what GradSync's constructor throws.
+  // Collective. Throws what wrap_tensors(), parameters_of() and kept_names()
+  // throw.
   DataParallel(
       Handle module,
       const CommunicatorPtr& communicator,
@@ -192,7 +195,7 @@ class DataParallel {
   // The wrapped module itself.
   auto& module() { return module_of(**this); }
 
-  // The module's forward(), after the broadcast of buffers where
+  // The module's forward(), after the broadcast of buffers if
   // WrapOptions::broadcast_buffers asks for it: collective then. With
   // GatherMode::kOverlapForward each operation waits for the weights that it
   // reads (GatherWatch); with mixed precision forward() waits for all at its
@@ -278,8 +281,9 @@ class DataParallel {
 
   // From the next step on `optimizer` steps each bucket's parameters as soon as
   // their gradients are reduced, while backward goes on; nothing is left to
-  // step afterwards. Throws UsageError for LBFGS, and with kMainGrad or
-  // sharding. The optimizer outlives this object.
+  // step afterwards. Throws UsageError for LBFGS, for an optimizer that lacks a
+  // parameter, and with kMainGrad, sharding or GradSyncAlgorithm::kPerParam.
+  // The optimizer outlives this object.
   void step_in_backward(torch::optim::Optimizer& optimizer) {
     std::function<void(const torch::Tensor&)> before_step;
     if (ComputeCopies* copies = wrapped_.copies.get())
@@ -288,9 +292,9 @@ class DataParallel {
         .set_bucket_step(make_bucket_step(
             *wrapped_.sync, optimizer, std::move(before_step)));
   }
-  // The same with an optimizer made by make_adamw() or a similar function, and
-  // this learning rate, or one for each of its parameter groups; call it again
-  // to change rates.
+  // The same with kMainGrad and an optimizer made by make_adamw() or a similar
+  // function, but not make_muon(), and this learning rate, or one for each of
+  // its parameter groups; call it again to change rates.
   void step_in_backward(Optimizer& optimizer, double lr) {
     bucketed("step_in_backward()")
         .set_bucket_step(make_bucket_step(*wrapped_.sync, optimizer, lr));
@@ -319,7 +323,7 @@ class DataParallel {
   // step and join() when this rank has no more data. join() takes part in the
   // others' steps with zeros until all have joined; then every rank has the
   // parameters and buffers of the rank that joined last. States of optimizers
-  // are each rank's own. Throws UsageError with sharding, and where forward is
+  // are each rank's own. Throws UsageError with sharding, and if forward is
   // collective (broadcast buffers, SyncBatchNorm): the ranks that have joined
   // run none.
   void allow_uneven_inputs(const UnevenInputsOptions& options = {}) {

@@ -126,15 +126,15 @@ struct TensorVisitor<std::pair<A, B>> {
 }  // namespace detail
 
 // Calls visit(Tensor&), which may replace the tensor, with each tensor of a
-// value. Returns false if the value's type may hold other tensors.
+// value. Returns false if the value's type may hold tensors that it cannot see.
 template <typename T, typename Visit>
 bool visit_tensors(T& value, const Visit& visit) {
   detail::TensorVisitor<T>::visit(value, visit);
   return detail::TensorVisitor<T>::kIsKnown;
 }
 
-// An argument of forward() with its tensors cast: a copy, or the argument
-// itself without a dtype or if its type has no tensors that can be seen.
+// A copy of an argument of forward() with its tensors cast (without a dtype
+// they are not), or the argument itself if no tensors can be seen in its type.
 template <typename T>
 decltype(auto) cast_input(T&& input, std::optional<torch::ScalarType> dtype) {
   using Plain = std::remove_cvref_t<T>;

@@ -30,7 +30,7 @@ std::unique_ptr<at::ObserverContext> before_observed_op(
         watch->before_read(tensor);
       });
   } catch (...) {
-    // RecordFunction would swallow it.
+    // RecordFunction would swallow the exception.
     watch->fail_later(std::current_exception());
   }
   return nullptr;

@@ -51,8 +51,8 @@ class GatherWatch {
 
   // Called by the observer: `tensor` is about to be read.
   void before_read(const torch::Tensor& tensor);
-  // Called by the observer: InForward::end() throws `error`, which the observer
-  // could not throw.
+  // Called by the observer: InForward::end(), or else the next InForward,
+  // throws `error`, which the observer could not throw.
   void fail_later(std::exception_ptr error) { failure_ = std::move(error); }
 
  private:

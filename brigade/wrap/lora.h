@@ -36,8 +36,9 @@ namespace brigade {
 
 class Lora {
  public:
-  // Called before a forward whenever A or B have changed. If gradients are
-  // switched off, the weights are computed without a graph.
+  // Called before each forward that a backward follows, which frees the graph
+  // of the weights, and before others once A or B have changed. If gradients
+  // are switched off, the weights are computed without a graph.
   void apply() const;
   // Merges the adapters into the weights permanently: into the parameter and
   // the tensor that forward reads. A and B stay parameters, with B zero and

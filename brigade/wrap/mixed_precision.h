@@ -12,15 +12,16 @@
 
 namespace brigade {
 
-// As MixedPrecision of PyTorch's DDP and FSDP. There is no loss scaling
-// (GradScaler). Gradients accumulate in float32, whatever dtype they are
-// computed or sent in.
+// The counterpart of MixedPrecision of PyTorch's DDP and FSDP. There is no loss
+// scaling (GradScaler). Gradients accumulate in float32, whatever dtype they
+// are computed or sent in.
 struct MixedPrecision {
   // The dtype of parameters in forward and backward: kBFloat16 or kHalf.
   // Parameters that are not float32 stay as they are.
   torch::ScalarType param_dtype = torch::kBFloat16;
   // The dtype of gradients between ranks: kFloat, kBFloat16 (bf16_hook()) or
-  // kHalf (fp16_hook()). All but kFloat need an empty GradSyncOptions::hook.
+  // kHalf (fp16_hook()); with sharding by reduce_scatter_hook(). All but kFloat
+  // need an empty GradSyncOptions::hook.
   torch::ScalarType reduce_dtype = torch::kFloat;
   // Floating-point buffers are converted to this dtype once, when wrapping.
   // Unset: they stay as they are.
@@ -46,8 +47,9 @@ void check(const MixedPrecision& precision);
 // One line per member.
 std::string describe(const MixedPrecision& precision);
 
-// `options` with the hook that sends gradients in reduce_dtype. Throws
-// UsageError when there is a hook already.
+// `options` with the hook that sends gradients in reduce_dtype; unchanged for
+// kFloat. Throws UsageError if another dtype meets a hook, and with
+// Sharding::kParameters.
 GradSyncOptions with_reduce_dtype(
     GradSyncOptions options,
     const MixedPrecision& precision);

@@ -50,7 +50,7 @@ std::vector<State> named_tensors_of(const ModuleRef& module) {
 }
 
 struct NamedPart {
-  std::string name;  // "" of the module itself
+  std::string name;  // "" for the module itself
   bool is_batch_norm = false;
 };
 
@@ -64,7 +64,8 @@ bool is_batch_norm(const torch::nn::Module& part) {
 std::vector<NamedPart> parts_of(const ModuleRef& module) {
   std::vector<NamedPart> parts;
   if (module.plain != nullptr) {
-    // Apart: it need not be owned by a shared_ptr.
+    // The module itself is added apart from its parts: it need not be owned by
+    // a shared_ptr.
     parts.push_back({"", is_batch_norm(*module.plain)});
     for (const auto& item :
          module.plain->named_modules(std::string(), /*include_self=*/false))
@@ -90,7 +91,8 @@ bool has(const std::vector<State>& tensors, const std::string& name) {
   });
 }
 
-// Notes which gradients an embedding makes row-sparse or sparse tensors.
+// If `part` is an embedding, notes whether its weight's gradient is row-sparse
+// or a sparse tensor.
 void note_embedding(const torch::nn::Module& part, std::vector<Param>& params) {
   const auto* embedding = part.as<torch::nn::Embedding>();
   const auto* bag = part.as<torch::nn::EmbeddingBag>();
@@ -107,7 +109,7 @@ void note_embedding(const torch::nn::Module& part, std::vector<Param>& params) {
   }
 }
 
-// Whether `name` is `part` or inside of it.
+// Whether `name` is `part` or inside it.
 bool is_inside(const std::string& name, const std::string& part) {
   return part.empty() || name == part || name.rfind(part + ".", 0) == 0;
 }
@@ -143,7 +145,8 @@ std::vector<Param> parameters_of(
          .shares_memory_with = sharers.at(impl)});
   }
   if (module.plain != nullptr) {
-    // Apart: it need not be owned by a shared_ptr.
+    // The module itself is looked at apart from its parts: it need not be owned
+    // by a shared_ptr.
     note_embedding(*module.plain, params);
     for (const auto& part : module.plain->modules(/*include_self=*/false))
       note_embedding(*part, params);

@@ -114,7 +114,7 @@ struct NormalizeOverRanks : torch::autograd::Function<NormalizeOverRanks> {
 
   // d x = rstd (d y - mean(d y) - normed mean(d y normed))
   //       - rstd^2 normed mean(d rstd),
-  // means over all ranks; d rstd is there in a second derivative alone.
+  // with means over all ranks; only a second derivative has a d rstd.
   static variable_list backward(
       AutogradContext* context,
       variable_list gradients) {
@@ -286,7 +286,7 @@ Tensor SyncBatchNormImpl::forward(const Tensor& x) {
   if (is_training() && running_mean.defined()) {
     const torch::NoGradGuard no_grad;
     num_batches_tracked.add_(1);
-    // Without a momentum, the mean over all batches so far.
+    // Without a momentum it is the mean over all batches so far.
     const double momentum = options_.momentum()
                                 ? *options_.momentum()
                                 : 1.0 / num_batches_tracked.item<double>();

@@ -44,7 +44,7 @@ class WeightWatch {
   ShardedWeights* weights_;
 };
 
-// One forward: ended, or given up where it throws.
+// One forward: it is ended by end(), or given up if it throws.
 class WatchedForward {
  public:
   explicit WatchedForward(WeightWatch& watch) : watch_(&watch) {
