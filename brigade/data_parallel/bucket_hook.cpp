@@ -22,8 +22,8 @@ followed_by(WorkPtr work, torch::Device device, std::function<void()> then) {
        .reduced_bytes = {}});
 }
 
-// Reduces a bucket with 16 bits per element sent. The mean has not divided
-// sharded gradients before (BucketView::is_averaged).
+// Reduces a bucket with 16 bits per element sent. Sharded gradients were never
+// divided by a mean before (BucketView::is_averaged is false).
 WorkPtr scatter_rounded(
     const BucketView& bucket,
     Communicator& communicator,

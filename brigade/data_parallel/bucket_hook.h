@@ -26,8 +26,8 @@ struct BucketView {
   std::vector<std::string> names;     // of its parameters, in memory order
   std::vector<torch::Tensor> params;  // the same
   std::vector<torch::Tensor> grads;   // views into main_grad, shaped as params
-  // Whether a mean has divided main_grad by the number of ranks already, so that
-  // the sum is the mean.
+  // Whether a mean has divided main_grad by the number of ranks already, so
+  // that the sum is the mean.
   bool is_averaged = false;
   // Elements of a row if main_grad is a matrix, followed by padding, most of
   // whose rows are zero; else 0.
@@ -55,13 +55,13 @@ BucketHook all_reduce_hook();
 // too.
 BucketHook bf16_hook();
 
-// fp16 on the wire, as PyTorch's fp16_compress_hook: divided first by the
-// number of ranks (where the mean has not done so), and by `divisor` where
-// gradients are sums over many samples, so that large ones do not overflow:
-// what is still above 65504 does. Half the bytes of all_reduce_hook; gradients
-// keep 11 bits of mantissa, and values below 6e-8 times these numbers are lost.
-// Gradients of float64 weights, and all those of a group of one rank, are not
-// rounded.
+// fp16 on the wire, as PyTorch's fp16_compress_hook: gradients are divided
+// first by the number of ranks and by `divisor` (for sums over many samples),
+// so that large ones do not overflow: what is still above 65504 does. Those
+// that a mean has divided already (BucketView::is_averaged) are divided by
+// neither. Half the bytes of all_reduce_hook; gradients keep 11 bits of
+// mantissa, and values below 6e-8 times these numbers are lost. Gradients of
+// float64 weights, and all those of a group of one rank, are not rounded.
 BucketHook fp16_hook(double divisor = 1);
 
 // int8 on the wire with a float32 scale per 256 gradients of one parameter
@@ -71,14 +71,15 @@ BucketHook fp16_hook(double divisor = 1);
 // float32 per gradient. New buckets begin without errors. The second half of
 // each reduction starts when the step's end is waited for. Gradients of float64
 // weights, and all those of a group of one rank, are not rounded. Throws
-// UsageError for sharded gradients.
+// UsageError for sharded gradients, and for those on another device than the
+// CPU.
 BucketHook int8_hook();
 
 // See powersgd_hook().
 struct PowerSgdOptions {
   int rank = 4;  // columns of the two factors
-  // The first steps reduce gradients as they are, because these are not of low
-  // rank: how many steps.
+  // The number of first steps that reduce gradients as they are, because early
+  // gradients are not of low rank.
   int64_t exact_steps = 0;
 };
 
@@ -102,8 +103,9 @@ BucketHook reduce_scatter_hook(
     double divisor = 1);
 
 // Runs `hook`, and then `after` with the reduced bucket: on the thread that
-// waits for the step's end, bucket by bucket, before the gradients are handed
-// over. `after` is not called when the reduction failed.
+// waits for the bucket (at the step's end or, with divided gradients or a step
+// in backward, earlier on backward's), before the gradients are handed over.
+// `after` is not called when the reduction failed.
 BucketHook then(BucketHook hook, std::function<void(BucketView& bucket)> after);
 
 // Notes each bucket that is launched in `log`, which keeps its memory, then

@@ -131,7 +131,7 @@ void Bucket::abandon() {
   try {
     work_->wait();
   } catch (const std::exception&) {
-    // Reported to the caller that waited for it; its memory is written again.
+    // It was reported to the caller that waited; its memory is written again.
   }
   work_.reset();
   state_ = BucketState::kReduced;

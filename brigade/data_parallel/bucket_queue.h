@@ -37,7 +37,8 @@ class Bucket {
   // Precondition: it is full, and all buckets before it in plan order were
   // launched.
   void launch(const BucketHook& hook, Communicator& communicator);
-  // Launches whatever it holds, for a rank that shadows the others.
+  // Launches whatever it holds, on a rank that shadows the others or at the end
+  // of a micro-batch.
   void launch_as_is(const BucketHook& hook, Communicator& communicator);
   // Blocks until main_grad holds the sum. Throws CommError naming the bucket.
   void wait();
@@ -55,8 +56,8 @@ class Bucket {
   // On a device with streams these are the host's times of launch and wait,
   // until note_times().
   const BucketTiming& timing() const { return timing_; }
-  // Writes the device's own times of the last wait(), once the device has
-  // reached it.
+  // On a device with streams: writes the device's own times of the last step,
+  // each 0 until the device has reached it.
   void note_times(BucketTiming& timing) const;
 
  private:
@@ -83,7 +84,7 @@ class Bucket {
 //
 // Used by one thread at a time, as a Bucket. mark_ready() runs on backward's
 // thread, and on the trainer's for gradients that were marked by hand
-// (GradSync::mark_ready()) or that backward did not reach (GradSync::finish()).
+// (GradSync::mark_ready()) or are not ready before GradSync::finish().
 // If gradients are divided (ZeRO-2, ZeRO-3), it waits for the bucket kWindow
 // before.
 class BucketQueue {
@@ -121,7 +122,7 @@ class BucketQueue {
   void reset();
 
  private:
-  // The number of buckets that are under way at once if gradients are sharded;
+  // The number of buckets that are under way at once if gradients are divided;
   // the memory of those before them is free again.
   static constexpr size_t kWindow = 2;
 

@@ -162,7 +162,7 @@ void BucketedGradSync::after_accumulate(int param) {
   }
   if (!is_round)
     begin_reducing();
-  // Once per backward, nested ones included.
+  // This runs once per backward, nested ones included.
   const bool acts_at_end = is_round ||
                            options_.finish == FinishMode::kAtEndOfBackward ||
                            sharded_weights() != nullptr;
@@ -198,8 +198,8 @@ void BucketedGradSync::at_backward_end() {
   if (phase_ != Phase::kReducing ||
       options_.finish != FinishMode::kAtEndOfBackward)
     return;
-  // Otherwise a further backward may bring the rest, as with a loss per part of
-  // the graph.
+  // Ends the step only if all are ready: otherwise a further backward may bring
+  // the rest, as with a loss per part of the graph.
   const bool is_counting =
       options_.reach == GraphReach::kAsInFirstStep && progress_.is_first_step();
   const bool all_ready =

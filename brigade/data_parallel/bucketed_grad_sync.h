@@ -72,15 +72,16 @@ class BucketedGradSync : public GradSync {
   };
   // Replaces the follower from the next step on. Called between backwards.
   void follow(Follower follower) { follower_ = std::move(follower); }
-  // Allows ranks to have different numbers of steps: called on every rank
-  // before the first one. From then on every step begins by counting the ranks
-  // that have data. Throws UsageError with sharding, and if parameters have
-  // several groups.
+  // Collective: allows ranks to have different numbers of steps. Called before
+  // the first one; from then on every step begins by counting the ranks that
+  // have data. Throws UsageError with sharding, and if a parameter is reduced
+  // over other ranks than all; CommError if ranks differ in `options`.
   void allow_uneven_inputs(const UnevenInputsOptions& options);
   // Collective: this rank has no more data. Takes part in the others' steps
   // with zeros until no rank has data; then every rank gets the parameters of
   // the rank that joined last, which is returned. An accumulation that has
-  // begun counts as this rank's last step.
+  // begun counts as this rank's last step. Throws UsageError without
+  // allow_uneven_inputs().
   int join();
 
  private:

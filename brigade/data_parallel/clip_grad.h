@@ -11,19 +11,21 @@ namespace brigade {
 // all parameters; if it is larger than `max_norm`, gradients are scaled down to
 // it. Called after finish() and before the optimizer. With sharding, and if
 // parameters have groups of their own, it is collective over all ranks, an
-// all-reduce of 8 bytes: each rank has a part of the sum. Throws UsageError if
-// no gradient is left, as after an optimizer that stepped in backward. The norm
-// is not finite when a gradient is not; then all gradients become NaN, as with
-// PyTorch.
+// all-reduce of 8 bytes: each rank has a part of the sum. Throws UsageError
+// while the step reduces its gradients or, with kMainGrad, accumulates them,
+// and with kParamDtype if none is left, as after an optimizer that stepped in
+// backward. The norm is not finite if a gradient is not. Then, as with PyTorch,
+// a NaN makes all gradients NaN; an infinity becomes NaN, and finite gradients
+// become 0.
 double clip_grad_norm(GradSync& sync, double max_norm);
 
 // The factor that gradients of this norm are multiplied with: 1 up to
-// `max_norm`; not finite if the norm is NaN.
+// `max_norm`; NaN if the norm is, and 0 if it is infinite.
 double clip_factor(double norm, double max_norm);
 
 // Limits each of the step's gradients (with Reduction::kMean each mean) to
-// [-max_value, max_value]. Called at the same time as clip_grad_norm(), and
-// throws the same; no communication.
+// [-max_value, max_value]. Called where clip_grad_norm() may be, and throws the
+// same; no communication.
 void clip_grad_value(GradSync& sync, double max_value);
 
 }  // namespace brigade

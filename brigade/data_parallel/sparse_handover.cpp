@@ -19,7 +19,7 @@ SparseRows rows_of(const torch::Tensor& grad, const torch::Tensor& param) {
         torch::empty({0}, param.options().dtype(torch::kLong)),
         torch::empty({0, param.size(1)}, param.options())};
   }
-  // Dense where a dense gradient was added to it: a tied embedding.
+  // It is dense if a dense gradient was added to it, as for a tied embedding.
   const auto sparse =
       (grad.is_sparse() ? grad : grad.to_sparse(/*sparse_dim=*/1)).coalesce();
   return {sparse.indices()[0], sparse.values()};

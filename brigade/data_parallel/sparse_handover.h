@@ -36,16 +36,16 @@ class SparseHandover : public Handover {
   void follow_memory() override {}
 
   // Collective in each group that has sparse gradients, after the step's
-  // buckets were launched: replaces each gradient by its sum over the group.
+  // buckets were launched: sums each gradient over the group, for give().
   void reduce();
-  // This rank has no gradients in this step.
+  // Drops this rank's gradients: it has none in this step.
   void drop();
 
  private:
   void reduce_group(const std::vector<int>& params, Communicator& group);
 };
 
-// Null where no parameter has sparse gradients.
+// Null if no parameter has sparse gradients.
 std::unique_ptr<SparseHandover> make_sparse_handover(HandoverParts parts);
 
 }  // namespace brigade

@@ -1,8 +1,9 @@
-// Reductions of buckets in two collectives: one that makes the sums, and one
-// that sends them. The first ones are launched during backward. The thread that
-// waits for the step's end launches the second ones of all buckets under way,
-// in the order in which the first were launched, so that all ranks launch in
-// the same order and one bucket's arithmetic overlaps with another's transfer.
+// Reductions of buckets that need a second collective after the first: sums and
+// then their sending (int8_hook()), or two sums (powersgd_hook()). The first
+// ones are launched during backward. The thread that waits for a bucket
+// launches the second ones, up to that bucket's, in the order in which the
+// first were launched, so that all ranks launch in the same order. One bucket's
+// arithmetic overlaps with the first transfers of the buckets behind it.
 //
 // One object may serve several communicators at once, each from the threads of
 // its rank.

@@ -8,7 +8,7 @@
 
 namespace brigade {
 
-// What happens where ranks have different numbers of batches.
+// What happens if ranks have different numbers of batches.
 struct UnevenInputsOptions {
   // What a mean divides the sum over ranks by.
   enum class Divisor {
@@ -29,13 +29,14 @@ class UnevenInputs {
   // `group` outlives this object.
   explicit UnevenInputs(Communicator& group);
 
-  // Before the first step, on every rank.
+  // Collective, before the first step. Throws CommError if ranks differ in
+  // `options`.
   void allow(const UnevenInputsOptions& options);
   bool is_allowed() const { return state_ != State::kEven; }
 
   // Collective: a step begins, and this rank has data. Costs an all-reduce of 8
   // bytes; does nothing unless allowed. Throws UsageError with
-  // EarlyEnd::kThrow if a rank has none.
+  // EarlyEnd::kThrow if another rank has none.
   void begin_step();
   // The same on a rank without data. Returns whether there is a step, that is,
   // another rank has data.

@@ -235,7 +235,7 @@ WrappedParams::WrappedParams(
       param.group.ranks = all;
     param.dtype = param.tensor.scalar_type();
     param.cut.shape = param.tensor.sizes().vec();
-    // What is frozen has no gradient.
+    // A frozen parameter has no gradient.
     param.has_sparse_gradient =
         param.has_sparse_gradient && param.tensor.requires_grad();
   }

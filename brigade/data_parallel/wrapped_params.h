@@ -26,8 +26,9 @@ class WrappedParams {
   // CommError naming both sides when ranks of a group differ in names, order,
   // shapes, strides, dtypes, in which parameters are frozen or in which of
   // these share memory, or when any ranks differ in the sizes of groups or in
-  // `options` (one "name: value" per line). Costs two all-gathers of 16 bytes,
-  // and one in each group that is not all ranks.
+  // `options` (one "name: value" per line). Then broadcasts the values of each
+  // group's rank 0. Costs two all-gathers of 16 bytes besides; with further
+  // groups also one in each of them, and a third over `all`.
   WrappedParams(
       std::vector<Param> params,
       const std::string& options,
