@@ -20,7 +20,7 @@ LineDifference first_line_difference(
     const std::string& here,
     const std::string& there);
 
-// Collective, an all-gather of 16 bytes. Throws CommError on every rank where
+// Collective, an all-gather of 16 bytes. Throws CommError on every rank if
 // descriptions of `what` differ, naming the first line that does.
 void check_alike(
     const std::string& description,

@@ -53,7 +53,7 @@ class AfterHook : public torch::autograd::FunctionPostHook {
 };
 
 // Whether a leaf's tensor hooks run before the engine looks for its
-// accumulator's own (libtorch 2), and not inside of the accumulator.
+// accumulator's own (libtorch 2), and not inside the accumulator.
 template <typename NodeType>
 constexpr bool runs_tensor_hooks_first() {
   return requires(NodeType & node) {

@@ -63,7 +63,7 @@ class GradHooks {
 // Replaces the data of a leaf, also by data of another dtype, as set_data()
 // does, but keeps the leaf's accumulator and with it the hooks and the dtype in
 // which gradients arrive. Returns the accumulator, which lives as long as
-// somebody holds it.
+// somebody holds it; null for a leaf that requires no gradient.
 ops::NodePtr stand_in_for_data(torch::Tensor& leaf, const torch::Tensor& data);
 
 // Whether a parameter's module is wrapped.
@@ -81,7 +81,8 @@ std::shared_ptr<const FlatMemory> owner_of(const torch::Tensor& tensor);
 // Runs `callback` on the current thread when the backward that is under way
 // ends, before backward() returns. Must be called from inside a hook. In a
 // nested backward that runs as ops::NestedBackward, as recompute()'s does
-// (activation checkpointing), it waits for the end of the outermost one.
+// (activation checkpointing), it waits for the end of the outermost one; in
+// another nested backward for that one's own.
 void at_end_of_backward(std::function<void()> callback);
 
 // Calls `on_gradient` with each gradient that the torch::autograd::grad() under

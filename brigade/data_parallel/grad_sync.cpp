@@ -125,7 +125,7 @@ void GradSync::leave_step() {
   reset();
   if (are_used)
     return;
-  phase_ = Phase::kFinished;  // where begin_step() throws, it still is
+  phase_ = Phase::kFinished;  // it still is if begin_step() throws
   begin_step();
   keep_gradients();
 }

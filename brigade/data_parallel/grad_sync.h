@@ -26,7 +26,7 @@
 // Hooks run on the thread that autograd runs a parameter's backward on: on the
 // CPU the one that calls backward(), on GPUs a thread per device. Every other
 // call comes from the trainer's thread, between backwards. If a step ends in
-// backward, its end runs on the thread of backward.
+// backward, its end runs on the thread that ends that backward.
 #pragma once
 
 #include <torch/types.h>
@@ -77,9 +77,9 @@ class GradSync {
   // on; CommError if a peer was lost.
   void finish();
   // Ends the step and drops what it has not finished; the next backward begins
-  // a new step. Once an optimizer has stepped, that backward implies it. After
-  // a CommError it leaves a state that can be destroyed, or used once the group
-  // works again.
+  // a new step. Once an optimizer has stepped, the next backward implies
+  // reset(). After a CommError it leaves a state that can be destroyed, or used
+  // once the group works again.
   virtual void reset() = 0;
   // Called before a forward if gradients are divided (divides_gradients()): if
   // every .grad() was cleared to none, drops what has accumulated. Throws
@@ -159,7 +159,7 @@ class GradSync {
   }
   // Raised whenever segments() changes (a new plan after the first step).
   int64_t layout_version() const { return memory_->layout_version(); }
-  // What an optimizer over segments() watches.
+  // Watched by optimizers over segments().
   const FlatMemoryPtr& flat_memory() const { return memory_->flat_memory(); }
   // Clears every main_grad, padding included.
   void zero_main_grads();
@@ -200,10 +200,11 @@ class GradSync {
   // See owned_parameters().
   OwnedLeaves& owned_leaves() { return leaves_; }
   // GradHandover::kMainGrad: an optimizer is about to read the gradients.
-  // Throws UsageError if .grad() was changed since they were reduced in a way
-  // that has no effect or no clear meaning: divided gradients lie elsewhere,
-  // and a limit cannot be meant for sums that are still to be scaled. Called by
-  // every Optimizer (FlatMemory::before_step) and by step_owned().
+  // Throws UsageError while the step still accumulates, and if .grad() was
+  // changed since they were reduced in a way that has no effect or no clear
+  // meaning: divided gradients lie elsewhere, and a limit cannot be meant for
+  // sums that are still to be scaled. Called by every Optimizer
+  // (FlatMemory::before_step) and by step_owned().
   void check_before_step();
   // Throws UsageError if `function` would read gradients of a step that is
   // under way: with kMainGrad those of other ranks are not in them yet.
@@ -248,7 +249,7 @@ class GradSync {
   double mean_scale() const;
   // The same for a parameter's own group.
   double mean_scale_of(int param) const;
-  // How many ranks add to a parameter's sum in this step.
+  // The number of ranks that add to a parameter's sum in this step.
   int ranks_with_data(int param) const;
   // Moves the memory, with its contents, to another plan.
   void move_to(BucketPlan plan);

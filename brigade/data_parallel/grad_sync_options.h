@@ -62,7 +62,7 @@ struct GradSyncOptions {
   int64_t bucket_capacity_bytes = 25 * MiB;
   int64_t first_bucket_bytes = 1 * MiB;
   int64_t last_bucket_bytes = 1 * MiB;
-  // The elements of a block of an optimizer's states (kBlockNumel): parameters,
+  // The length of a block of an optimizer's states (kBlockNumel): parameters,
   // and the ranges that ranks own, begin at a block's beginning in flat memory.
   int64_t block_numel = 1;
   BucketOrder order = BucketOrder::kReverse;

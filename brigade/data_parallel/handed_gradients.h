@@ -1,5 +1,6 @@
 // The gradients that a step has handed over, until an optimizer has used them.
-// Knows whether one has, and whether it knew where they are and cleared them.
+// Notes whether one has, and whether that one read them where they lie and
+// cleared them.
 //
 // Used by one thread at a time: the trainer's, or backward's if a step begins,
 // goes on or ends in it.

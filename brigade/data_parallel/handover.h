@@ -1,6 +1,6 @@
-// Between a parameter's .grad, where autograd writes and an optimizer or the
-// user reads, and its main_grad, where micro-batches are summed in fp32 and
-// ranks are reduced.
+// Connects a parameter's .grad, where autograd writes and an optimizer or the
+// user reads, with its main_grad, where the gradients of micro-batches are
+// summed in fp32 and those of ranks are reduced.
 //
 // The calls for each parameter and step:
 //   before_accumulate, after_accumulate   each backward that reaches it
@@ -26,10 +26,10 @@
 
 namespace brigade {
 
-// Which of a step's gradients of a parameter.
+// Which one of a step's gradients of a parameter it is.
 enum class GradPart {
-  kFirst,    // of the step: whatever .grad and main_grad hold is the last one's
-  kFurther,  // is added to the step's earlier ones
+  kFirst,    // whatever .grad and main_grad hold is the last step's
+  kFurther,  // it is added to the step's earlier ones
 };
 
 // Whether any rank of the group has a gradient of the parameter in this step.
@@ -76,12 +76,12 @@ class Handover {
   // The same for a parameter without a gradient in this step.
   virtual void seal_missing(int param) = 0;
   // The parameter's bucket is reduced: .grad becomes what an optimizer reads,
-  // or none where no rank has used the parameter.
+  // or none if no rank has used the parameter.
   virtual void give(int param, GradUse use) = 0;
   // The parameters have other memory now.
   virtual void follow_memory() = 0;
-  // What the user did since the last note_untouched() or give(). kMainGrad
-  // alone.
+  // What the user did since the last note_untouched() or give(). Known only
+  // with kMainGrad.
   virtual GradClearing clearing() const { return GradClearing::kNone; }
   // The present .grad is not a user's change.
   virtual void note_untouched() {}

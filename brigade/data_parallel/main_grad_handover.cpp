@@ -56,7 +56,8 @@ class MainGradHandover : public Handover {
     if (factor_of(param) != 1.0)
       main_grad_of(param).mul_(factor_of(param));
   }
-  // The optimizer that read the last step's gradients has cleared them.
+  // main_grad is zero already: the optimizer that read the last step's
+  // gradients has cleared them.
   void seal_missing(int param) override { settle(param); }
 
   void give(int /*param*/, GradUse /*use*/) override {

@@ -70,7 +70,7 @@ std::vector<OptimizerGroup> make_optimizer_groups(
         ++last;
       const int64_t end =
           last < parts.size() ? parts[last].offset : segment.owned.numel;
-      // A parameter group 0 need not exist.
+      // There may be no parameter group 0.
       if (param_group != kNoGroup &&
           static_cast<size_t>(param_group) < rules.size()) {
         OptimizerGroup& group = groups.emplace_back(make_group(

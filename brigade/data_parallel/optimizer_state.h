@@ -1,6 +1,6 @@
-// The whole state of an optimizer by parameter, whatever part each rank holds:
-// PyTorch's ZeroRedundancyOptimizer.consolidate_state_dict() and the full
-// optimizer state of FSDP.
+// The whole state of an optimizer by parameter, whatever part each rank holds,
+// as ZeroRedundancyOptimizer.consolidate_state_dict() and the full optimizer
+// state of FSDP are in PyTorch.
 //
 //   auto state = gather_optimizer_state(model.sync(), optimizer);
 //   if (world.rank() == 0)
@@ -14,9 +14,9 @@
 // groups, and can be loaded under any others. It has no options (learning
 // rates): those are the constructor's, as with libtorch's own files.
 //
-// torch::optim's SGD, Adam, AdamW, RMSprop and Adagrad, over owned_parameters()
-// or over a module's parameters, and Brigade's optimizers. The two AdamW take
-// each other's state.
+// The optimizer may be torch::optim's SGD, Adam, AdamW, RMSprop or Adagrad,
+// over owned_parameters() or over a module's parameters, or one of Brigade's.
+// The two AdamW take each other's state.
 #pragma once
 
 #include <torch/optim/optimizer.h>

@@ -33,7 +33,8 @@ class OwnedLeaves {
   // Called when a step begins or its gradients are handed over: leaves that
   // were cleared to none have gradients again.
   void show_gradients();
-  // Throws UsageError if an optimizer has cleared gradients since. Before the
+  // Throws UsageError if an optimizer has cleared gradients to none since
+  // show_gradients() or, with Sharding::kOptimizer, written them. Before the
   // step's end that does not drop what has accumulated: an undefined .grad() is
   // not read, and with Sharding::kOptimizer the gradients are only a part of
   // this rank's own sum.

@@ -87,8 +87,9 @@ void add_gradients_read_by(
   }
 }
 
-// Puts a parameter into a group; group_of: by parameter of the sync. False
-// where the sync does not know it.
+// Puts a parameter into a group; group_of: by parameter of the sync. Returns
+// false if the sync does not know it. Throws UsageError if it is in another
+// group already.
 bool put_in_group(
     const GradSync& sync,
     const torch::Tensor& param,

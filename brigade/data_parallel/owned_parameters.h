@@ -38,7 +38,8 @@ std::vector<torch::optim::OptimizerParamGroup> owned_parameters(
 // Brigade's AdamW over this rank's part of a sync's flat buffers
 // (GradHandover::kMainGrad), one group per bucket. Make a new one once
 // sync.layout_version() has changed (BucketOrder::kObserved, after the first
-// step): the old one's step() throws.
+// step): the old one's step() throws. Throws UsageError unless the sync hands
+// over main_grad.
 AdamW make_adamw(
     const GradSync& sync,
     double weight_decay,
@@ -62,18 +63,19 @@ AdamW make_adamw(
     const std::vector<AdamWParams>& groups,
     const AdamWOptions& options = {});
 
-// The other optimizers over the same memory, whatever the sharding. Collective.
-// Muon throws UsageError if no group has matrices, or one has something else.
+// Muon over the same memory, whatever the sharding. Collective. Throws
+// UsageError as above, if no group has matrices, if one has something else, and
+// with uneven inputs.
 Muon make_muon(
     const GradSync& sync,
     const std::vector<SteppedParams>& groups,
     const Muon::Options& options = {});
-// The same for SGD.
+// The same as make_adamw() for SGD.
 Sgd make_sgd(
     const GradSync& sync,
     const std::vector<SteppedParams>& groups,
     const SgdOptions& options = {});
-// The same for schedule-free AdamW.
+// The same as make_adamw() for schedule-free AdamW.
 ScheduleFreeAdamW make_schedule_free_adamw(
     const GradSync& sync,
     const std::vector<SteppedParams>& groups,

@@ -32,7 +32,7 @@ class ParamDtypeHandover : public Handover {
     const torch::Tensor& grad = grad_of(param);
     if (!grad.defined())
       return false;
-    // The scale of the value in .grad.
+    // The factor by which the value in .grad is multiplied.
     const double share = 1 / (mean_scale_of(param) * ranks);
     const torch::Tensor& main_grad = main_grad_of(param);
     if (!is_copied(param)) {

@@ -159,7 +159,7 @@ std::vector<std::vector<State>> ParamStates::gather(
     return states;
   }
   // Each rank puts its part of every parameter into place, and the ranges are
-  // gathered as the weights' are. All states of one name at once.
+  // gathered as the weights' are, all states of one name at once.
   std::vector<StateSpec> all;
   for (const RunPart& slot : segment.slots) {
     const auto& specs = kept_of(slot.param).specs;

@@ -38,7 +38,8 @@ class PerParamGradSync : public GradSync {
  private:
   torch::Tensor& grad_of(size_t i) { return params()[i].tensor.mutable_grad(); }
   torch::Tensor sum_of(size_t i) { return memory_->main_grad(int(i)); }
-  // Sets the sum to .grad(), including a user's changes of it.
+  // Sets the sum to .grad(), with a user's changes of it; to zero if .grad() is
+  // none, or only what the last step left.
   void take(size_t i) {
     torch::Tensor& grad = grad_of(i);
     const bool is_users = !is_main_grad_ && has_gradient_[i] == 0;

@@ -115,7 +115,7 @@ void check_steps_all(const GradSync& sync, torch::optim::Optimizer& optimizer) {
   }
 }
 
-// UsageError where the optimizer was made for another sync, or lacks a
+// Throws UsageError if the optimizer was made for another sync, or lacks a
 // parameter.
 void check_steps_all(const GradSync& sync, const Optimizer& optimizer) {
   std::vector<bool> is_stepped(sync.params().size());

@@ -31,8 +31,9 @@ BucketStepPtr make_bucket_step(
 // except make_muon(), whose ranks compute for one another. It steps with
 // learning rate `lr`, or with one for each of its parameter groups, and clears
 // the main_grads. Both outlive the result. Throws UsageError if it was made
-// otherwise, if it lacks a parameter or a rate, and with
-// BucketOrder::kObserved, which moves the memory that it steps.
+// otherwise, if it lacks a parameter or a rate, without
+// GradHandover::kMainGrad, and with BucketOrder::kObserved, which moves the
+// memory that it steps.
 BucketStepPtr make_bucket_step(GradSync& sync, Optimizer& optimizer, double lr);
 // See above.
 BucketStepPtr make_bucket_step(

@@ -21,7 +21,7 @@ namespace brigade {
 
 class WriteWatch {
  public:
-  // What was written since begin(); weights count before gradients.
+  // What was written since begin(); a write of weights outranks gradients'.
   enum class Seen {
     kNothing,
     kGradients,
@@ -43,8 +43,8 @@ class WriteWatch {
       std::function<void()> on_step);
   // Ends the watch.
   void end();
-  // Called when an optimizer that reads these gradients in place steps the
-  // weights. Nothing is noticed afterwards.
+  // Called when an optimizer that reads these gradients where they lie steps
+  // the weights. Nothing is noticed afterwards.
   void note_step();
   // kNothing after end().
   Seen seen() const { return seen_; }
