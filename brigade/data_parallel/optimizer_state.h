@@ -68,7 +68,8 @@ OptimizerState gather_optimizer_state(
 // weights first, before wrapping or while a FullWeights lives: replacing
 // weights later resets the masters. Throws DataError naming the parameter if
 // the state is of another module or optimizer, and, on every rank, if one run
-// of memory on any rank would need several step counts.
+// of memory on any rank would need several step counts; UsageError for an
+// optimizer that is none of those above.
 void load_optimizer_state(
     const GradSync& sync,
     torch::optim::Optimizer& optimizer,
