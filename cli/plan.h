@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "brigade/options/optimizer.h"
-#include "brigade/planner/model_file.h"
 #include "brigade/planner/search.h"
 
 namespace brigade::cli {
@@ -34,8 +33,9 @@ struct PlanArguments {
 };
 
 struct Model {
-  planner::ModelFile file;
-  nlohmann::json config;  // what parse_model_file() read
+  planner::ModelShape shape;
+  int64_t positions = 0;  // the longest sequence it was made for
+  nlohmann::json config;  // Hugging Face's
   // The loss and the optimizer of a training config.
   planner::HeadWork head = {};
   OptimizerOptions optimizer = {};

@@ -29,10 +29,11 @@ Json read_json_file(const fs::path& path) {
 }
 
 // The Hugging Face config inside a training config, or the file itself.
-const Json& hugging_face_config(const Json& file) {
-  return file.contains("model") && file["model"].is_object() &&
-                 file["model"].contains("config")
-             ? file["model"]["config"]
+NamedModelConfig hugging_face_config(const NamedModelConfig& file) {
+  const Json& json = file.config;
+  return json.contains("model") && json["model"].is_object() &&
+                 json["model"].contains("config")
+             ? NamedModelConfig{json["model"]["config"], file.place + "/model/config"}
              : file;
 }
 
@@ -109,28 +110,30 @@ Model read_model(const std::string& given) {
   const NamedModelConfig found =
       is_folder ? read_model_config(path)
                 : NamedModelConfig{read_json_file(path), path.string() + ": "};
-  std::vector<std::string> problems;
   // A folder is called by the last name in its path, also with a / at its end.
   const fs::path folder =
       (fs::absolute(path) / (is_folder ? "" : "..")).lexically_normal();
   const std::string name = is_folder || path.filename() == "config.json"
                                ? folder.parent_path().filename()
                                : path.stem();
-  Model model = {
-      planner::parse_model_file(found.config, name, found.place, problems), {}};
+  const auto [config, place] = hugging_face_config(found);
+  std::vector<std::string> problems;
+  const DecoderConfig decoder = parse_decoder_config(config, place, problems);
   if (!problems.empty())
     throw ConfigError(problems);
-  model.config = hugging_face_config(found.config);
-  model.head = head_work(found.config);
-  model.optimizer = optimizer_of(found.config);
-  return model;
+  return {
+      .shape = planner::shape_of(decoder, name),
+      .positions = decoder.max_position_embeddings,
+      .config = config,
+      .head = head_work(found.config),
+      .optimizer = optimizer_of(found.config)};
 }
 
 planner::Training make_training(
     const PlanArguments& arguments,
     const Model& model) {
   planner::Training training;
-  training.shape = model.file.shape;
+  training.shape = model.shape;
   training.head = model.head;
   training.set_machine(read_machine(arguments.machine));
   const auto dtype = planner::parse_product_dtype(arguments.dtype);
@@ -148,9 +151,9 @@ planner::Training make_training(
                                              : WeightWidth::k16Bit);
   constexpr int64_t kLongest = 8192;
   constexpr int64_t kBatchTokens = 4 * MiB;
-  training.batch.sequence_tokens =
-      arguments.sequence_tokens > 0 ? arguments.sequence_tokens
-                                    : std::min(model.file.positions, kLongest);
+  training.batch.sequence_tokens = arguments.sequence_tokens > 0
+                                       ? arguments.sequence_tokens
+                                       : std::min(model.positions, kLongest);
   training.batch.sequences =
       arguments.sequences > 0
           ? arguments.sequences

@@ -275,12 +275,10 @@ void print_config(
     const planner::Training& training,
     const Model& model) {
   const planner::StepEstimate* plan = first_for_train(found.fitting);
-  if (plan == nullptr || !model.file.train_takes_it) {
+  if (plan == nullptr) {
     fmt::print(
-        "\nNo config for `train`: {}\n",
-        plan == nullptr ? "every layout that fits needs a key that it does not "
-                          "know yet"
-                        : "it does not know this architecture");
+        "\nNo config for `train`: every layout that fits needs a key that it "
+        "does not know yet\n");
     return;
   }
   const std::string text =

@@ -98,7 +98,6 @@ struct PublishedProgram : planner::Program {
       const Training& training,
       const Layout& layout) const {
     constexpr double kElement = 2;
-    constexpr double kMask = 1;
     const planner::ModelShape& shape = training.shape;
     const planner::DeviceTime device(
         training.machine.device, training.constants);
@@ -114,7 +113,8 @@ struct PublishedProgram : planner::Program {
     const double elements = elementwise_passes * static_cast<double>(heads) *
                             static_cast<double>(queries) *
                             static_cast<double>(t);
-    const double dropout = shape.dropout ? 2 * kElement + kMask : 0;
+    const double mask = shape.mask_bytes;
+    const double dropout = mask > 0 ? 2 * kElement + mask : 0;
     return {
         .forward = product(scores) + product(values) +
                    device.elementwise(2 * kElement * elements) +
@@ -132,9 +132,10 @@ struct PublishedProgram : planner::Program {
       return Program::kept_score_bytes(training, layout);
     const double heads =
         static_cast<double>(training.shape.heads) / layout.dims.tp;
+    const double mask = training.shape.mask_bytes;
     return heads * planner::local_tokens(training, layout) *
            static_cast<double>(training.batch.sequence_tokens) *
-           (training.shape.dropout ? 5 : 2);
+           (mask > 0 ? 4 + mask : 2);
   }
 
   // The transfers are split into tp pieces; all but the first overlap with

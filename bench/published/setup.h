@@ -10,10 +10,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "bench/published/gpt_shape.h"
 #include "bench/published/program.h"
 #include "bench/published/runs.h"
 #include "brigade/planner/step_estimate.h"
@@ -52,7 +55,7 @@ inline planner::ModelShape shape_of_run(const PublishedRun& run) {
   if (intermediate == 0)  // 8/3 C in multiples of 256, as Llama's own
     intermediate = is_gpt ? 4 * hidden : (hidden * 8 / 3 + 255) / 256 * 256;
   if (is_gpt) {
-    shape = planner::gpt_shape(
+    shape = gpt_shape(
         {.layers = layers_of(run),
          .hidden = hidden,
          .heads = heads,
@@ -61,9 +64,9 @@ inline planner::ModelShape shape_of_run(const PublishedRun& run) {
          .positions = run.integer("seq")},
         shape.name);
     shape.tied_head = !run.notes_have("untied");
-    shape.dropout = !shape.name.starts_with("MPT") &&
-                    !run.source_has("llm.c") &&
-                    !run.source_has("Megatron-Core");
+    if (shape.name.starts_with("MPT") || run.source_has("llm.c") ||
+        run.source_has("Megatron-Core"))
+      shape.mask_bytes = 0;
     return shape;
   }
   shape.layers = layers_of(run);
@@ -81,6 +84,21 @@ inline planner::ModelShape shape_of_run(const PublishedRun& run) {
 }
 
 // ---- the machine
+
+// One that the planner does not know by name: a machine file beside this one.
+inline planner::Machine machine_of_file(const std::string& name) {
+  const std::string path =
+      std::string(BRIGADE_SOURCE_DIR "/bench/published/") + name + ".json";
+  std::ifstream file(path);
+  if (!file)
+    throw DataError(fmt::format("[{}] cannot be read", path));
+  std::vector<std::string> problems;
+  const planner::Machine machine = planner::parse_machine(
+      nlohmann::json::parse(file), path + ": ", problems);
+  if (!problems.empty())
+    throw ConfigError(problems);
+  return machine;
+}
 
 inline planner::Machine machine_of_run(const PublishedRun& run) {
   const std::string& type = run.text("gpu_type");
@@ -100,14 +118,14 @@ inline planner::Machine machine_of_run(const PublishedRun& run) {
       return "h100-96-500w";
     if (has("H100") || has("h100"))
       return "h100";
-    if (has("V100"))
-      return "v100";
     if (has("40gb") || has("40GB") || has("DGX-A100"))
       return "a100-40";
     if (has("A100") || has("a100"))
       return "a100-80";
     return "";
   }();
+  if (has("V100"))
+    return machine_of_file("v100");
   if (named.empty())
     return {};
   planner::Machine machine = planner::find_machine(named);

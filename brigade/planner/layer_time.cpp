@@ -8,7 +8,6 @@ namespace brigade::planner {
 namespace {
 
 constexpr double kElement = 2;  // bytes of an activation
-constexpr double kMask = 1;     // of a dropout mask's element
 constexpr double kId = 8;       // of a token or a target
 
 class Part {
@@ -68,7 +67,8 @@ class Part {
   void add_experts(PartTime& time) const;
   void add_exchange(PartTime& time) const;
   void add_elementwise(PartTime& time) const;
-  // Adds an activation of so many elements.
+  // Adds an activation of so many elements: its inputs are read, in backward
+  // with dy, and as many gradients are written.
   void add_activation(double elements, PartTime& time) const;
   void add_attention(int64_t window, PartTime& time) const;
   double tensor_parallel(Collective collective, double bytes) const;
@@ -119,16 +119,16 @@ void Part::add_linear(int64_t m, int64_t in, int64_t out, PartTime& time)
 // Reads and writes of each op, in elements per token; see layer_time.h for the
 // ops. A norm reads x and writes y; its backward reads x, dy and the residual's
 // gradient and writes dx. A residual reads two and writes one; its backward is
-// free. Dropout writes a mask, which its backward reads with dy.
+// free. Where it writes a mask, its backward reads that with dy.
 void Part::add_elementwise(PartTime& time) const {
   const double outer = outer_tokens() * outer_width();
   const auto all = static_cast<double>(tokens());
-  const double mask = shape_.dropout ? kMask : 0;
+  const double mask = shape_.mask_bytes;
   time.forward.elementwise += shape_.norms * passes(2 * kElement * outer) +
                               2 * passes((3 * kElement + mask) * outer);
   time.backward_input.elementwise +=
       shape_.norms * passes_back(4 * kElement * outer);
-  if (shape_.dropout)
+  if (mask > 0)
     time.backward_input.elementwise +=
         2 * passes_back((2 * kElement + mask) * outer);
   const double rotated = all * (query_width() + key_value_width());
@@ -144,14 +144,14 @@ void Part::add_elementwise(PartTime& time) const {
 
 void Part::add_activation(double elements, PartTime& time) const {
   const double act = elements * kElement;
-  const bool gated = shape_.mlp == MlpKind::kGated;
-  time.forward.elementwise += passes((gated ? 3 : 2) * act);
-  time.backward_input.elementwise += passes_back((gated ? 5 : 3) * act);
+  const auto inputs = static_cast<double>(shape_.up_matrices);
+  time.forward.elementwise += passes((inputs + 1) * act);
+  time.backward_input.elementwise += passes_back((2 * inputs + 1) * act);
 }
 
 void Part::add_mlp(int64_t width, PartTime& time) const {
   const int64_t f = width / tp_;
-  add_linear(shape_.hidden, shape_.up_matrices() * f, time);
+  add_linear(shape_.hidden, shape_.up_matrices * f, time);
   add_linear(f, shape_.hidden, time);
   add_activation(static_cast<double>(tokens() * f), time);
 }
@@ -166,7 +166,7 @@ void Part::add_experts(PartTime& time) const {
   const int64_t width = experts.width / tp_;
   PartTime one;
   const int64_t rows = std::max<int64_t>(1, visits / here);
-  add_linear(rows, shape_.hidden, shape_.up_matrices() * width, one);
+  add_linear(rows, shape_.hidden, shape_.up_matrices * width, one);
   add_linear(rows, width, shape_.hidden, one);
   for (const auto pass :
        {&PartTime::forward,

@@ -45,7 +45,7 @@ struct Device {
   // the device's.
   double host_bytes_per_s = 0;
   // Units that each work on one tile of a product at a time: SMs of a GPU,
-  // matrix units of a TPU, cores of a CPU.
+  // cores of a CPU.
   int compute_units = 1;
   // Dense peak FLOP/s by ProductDtype; 0: the device has no such products.
   std::array<double, kProductDtypes> peak_flops = {};

@@ -34,7 +34,7 @@ double expert_rows(const Training& training, const Layout& layout) {
 double mlp_bytes(const Training& training, const Layout& layout, LayerMlp mlp) {
   const ModelShape& shape = training.shape;
   const double per_width = kActivationBytes *
-                           static_cast<double>(shape.up_matrices() + 1) /
+                           static_cast<double>(shape.up_matrices + 1) /
                            layout.dims.tp;
   const double tokens = local_tokens(training, layout);
   if (mlp == LayerMlp::kOne)
@@ -107,8 +107,8 @@ double layer_activation_bytes(
   if (recompute == Recompute::kFull)
     return hidden;
   const double tokens = local_tokens(training, layout);
-  const double mask = shape.dropout ? 1 / kActivationBytes : 0;
-  // Inputs of the norms and of the first products, and two dropout masks.
+  const double mask = shape.mask_bytes / kActivationBytes;
+  // Inputs of the norms and of the first products, and two residuals' masks.
   const double outer = (shape.norms + 2 + 2 * mask) * hidden;
   const double kv = static_cast<double>(
       kv_heads_per_rank(shape.kv_heads, layout.dims.tp) * shape.head_dim);

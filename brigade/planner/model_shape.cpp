@@ -6,7 +6,7 @@ namespace brigade::planner {
 namespace {
 
 int64_t norm_parameters(const ModelShape& shape) {
-  return shape.hidden * (shape.norm_bias ? 2 : 1);
+  return shape.hidden * shape.norm_vectors;
 }
 
 }  // namespace
@@ -21,7 +21,6 @@ ModelShape shape_of(const DecoderConfig& config, const std::string& name) {
       .head_dim = config.head_dim,
       .intermediate = config.intermediate_size,
       .vocab = config.vocab_size,
-      .mlp = MlpKind::kGated,
       .tied_head = config.tie_word_embeddings,
       .qkv_bias = config.qkv_bias,
       .o_bias = config.o_bias,
@@ -39,26 +38,6 @@ ModelShape shape_of(const DecoderConfig& config, const std::string& name) {
   return shape;
 }
 
-ModelShape gpt_shape(const GptSizes& sizes, const std::string& name) {
-  return {
-      .name = name,
-      .layers = sizes.layers,
-      .hidden = sizes.hidden,
-      .heads = sizes.heads,
-      .kv_heads = sizes.heads,
-      .head_dim = sizes.hidden / sizes.heads,
-      .intermediate = sizes.intermediate,
-      .vocab = sizes.vocab,
-      .mlp = MlpKind::kPlain,
-      .learned_positions = sizes.positions,
-      .tied_head = true,
-      .qkv_bias = true,
-      .o_bias = true,
-      .mlp_bias = true,
-      .norm_bias = true,
-      .dropout = true};
-}
-
 int ModelShape::layers_with(LayerMlp kind, const LayerRange& among) const {
   int count = 0;
   for (int layer = among.begin; layer < among.end; ++layer)
@@ -72,12 +51,12 @@ int64_t layer_matrix_parameters(const ModelShape& shape, LayerMlp mlp) {
       has_experts ? shape.experts->shared_width : shape.intermediate;
   const int64_t router = has_experts ? shape.experts->num_experts : 0;
   return shape.hidden * (2 * shape.query_width() + 2 * shape.key_value_width() +
-                         width * (shape.up_matrices() + 1) + router);
+                         width * (shape.up_matrices + 1) + router);
 }
 
 int64_t expert_parameters(const ModelShape& shape) {
   return shape.experts ? shape.experts->num_experts * shape.experts->width *
-                             shape.hidden * (shape.up_matrices() + 1)
+                             shape.hidden * (shape.up_matrices + 1)
                        : 0;
 }
 
@@ -92,7 +71,7 @@ int64_t layer_parameters(const ModelShape& shape, LayerMlp mlp) {
   if (mlp == LayerMlp::kExperts)
     count += shape.shared_gate ? shape.hidden : 0;
   else if (shape.mlp_bias)
-    count += shape.up_matrices() * shape.intermediate + shape.hidden;
+    count += shape.up_matrices * shape.intermediate + shape.hidden;
   if (shape.qk_norm)
     count += shape.norms_all_heads ? q + kv : 2 * shape.head_dim;
   return count + shape.norms * norm_parameters(shape);

@@ -1,5 +1,5 @@
 // The sizes of a decoder-only transformer, as far as time and memory depend on
-// them: Llama-like models from their config, GPT-2-like ones by hand.
+// them.
 //
 // PURE.
 #pragma once
@@ -13,11 +13,6 @@
 #include "brigade/topology/layer_partition.h"
 
 namespace brigade::planner {
-
-enum class MlpKind {
-  kGated,  // SwiGLU: gate, up and down
-  kPlain,  // GELU: up and down
-};
 
 // What a layer has between its norms and the residual.
 enum class LayerMlp {
@@ -34,7 +29,8 @@ struct ModelShape {
   int64_t head_dim = 0;      // D
   int64_t intermediate = 0;  // F
   int64_t vocab = 0;         // V
-  MlpKind mlp = MlpKind::kGated;
+  // Matrices [F, C] of an MLP beside the one of shape [C, F]; 2: with a gate.
+  int64_t up_matrices = 2;
   int64_t learned_positions = 0;  // rows of a position embedding; 0: rotary
   bool tied_head = false;
   bool qkv_bias = false;
@@ -42,9 +38,10 @@ struct ModelShape {
   bool mlp_bias = false;
   bool qk_norm = false;
   bool norms_all_heads = false;  // qk_norm is over all heads together
-  bool norm_bias = false;        // LayerNorm; false: RMSNorm
-  bool dropout = false;          // after attention, its output and the MLP
-  int norms = 2;                 // of a layer, over C; 4 in Gemma 2 and 3
+  int64_t norm_vectors = 1;      // of a norm, [C] each; 2: with a bias
+  // Bytes per element of a mask that each residual keeps; 0: it has none.
+  double mask_bytes = 0;
+  int norms = 2;  // of a layer, over C; 4 in Gemma 2 and 3
   // Tokens that a query sees in each layer; 0: all before it. Empty: 0
   // everywhere.
   std::vector<int64_t> windows;
@@ -65,23 +62,9 @@ struct ModelShape {
   int layers_with(LayerMlp kind) const {
     return layers_with(kind, {0, layers});
   }
-  // 2 with a gate, else 1: [F, C] matrices beside the one of shape [C, F].
-  int64_t up_matrices() const { return mlp == MlpKind::kGated ? 2 : 1; }
 };
 
 ModelShape shape_of(const DecoderConfig& config, const std::string& name);
-
-// GPT-2's architecture: LayerNorm, GELU, biases everywhere, learned positions,
-// a tied head, dropout.
-struct GptSizes {
-  int layers = 0;
-  int64_t hidden = 0;
-  int64_t heads = 0;
-  int64_t intermediate = 0;
-  int64_t vocab = 0;
-  int64_t positions = 0;
-};
-ModelShape gpt_shape(const GptSizes& sizes, const std::string& name);
 
 // Numbers of weights; for a layer with experts without those that the router
 // chooses from: expert_parameters().

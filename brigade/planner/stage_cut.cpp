@@ -9,7 +9,7 @@ std::vector<LayerRange> cut_stages(const Training& training, int stages) {
   TransformerSizes sizes = {
       .num_layers = shape.layers,
       .hidden_size = shape.hidden,
-      .intermediate_size = shape.intermediate * (shape.up_matrices() + 1) / 3,
+      .intermediate_size = shape.intermediate * (shape.up_matrices + 1) / 3,
       .attention_width = shape.query_width(),
       .key_value_width = shape.key_value_width(),
       .vocab_size = shape.vocab,

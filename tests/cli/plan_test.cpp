@@ -326,7 +326,14 @@ TEST_F(PlanTest, AnUnknownMachineListsTheKnownOnes) {
 
 TEST_F(PlanTest, AModelThatFitsNowhereSaysWhatWouldDo) {
   EXPECT_EQ(
-      plan({"--machine", "v100", "--gpus", "1", "--global-batch", "8"}), 2);
+      plan(
+          {"--machine",
+           BRIGADE_SOURCE_DIR "/bench/published/v100.json",
+           "--gpus",
+           "1",
+           "--global-batch",
+           "8"}),
+      2);
   EXPECT_THAT(
       err(),
       AllOf(

@@ -6,7 +6,6 @@
 
 #include "brigade/model_spec/active_parameters.h"
 #include "brigade/model_spec/parameter_table.h"
-#include "brigade/planner/model_file.h"
 #include "support.h"
 #include "tests/support/parsed_config.h"
 
@@ -105,17 +104,8 @@ TEST(ModelShape, KnowsTheWindowOfEachLayer) {
   EXPECT_EQ(shape_of(parsed_config(json), "").norms, 2);
 }
 
-TEST(ModelShape, CountsLlama3AndGpt2AsPublished) {
+TEST(ModelShape, CountsLlama3AsPublished) {
   EXPECT_EQ(total_parameters(llama_8b()), 8'030'261'248);
-  const ModelShape gpt2 = gpt_shape(
-      {.layers = 12,
-       .hidden = 768,
-       .heads = 12,
-       .intermediate = 3072,
-       .vocab = 50257,
-       .positions = 1024},
-      "gpt2");
-  EXPECT_EQ(total_parameters(gpt2), 124'439'808);
 }
 
 TEST(ModelShape, CountsFlopsOfATokenAsPaLMDoes) {
@@ -134,49 +124,6 @@ TEST(ModelShape, CountsFlopsOfATokenByTheExpertsThatItVisits) {
   EXPECT_DOUBLE_EQ(
       model_flops_per_token(shape, 4096),
       6 * weights + 12.0 * 48 * 4096 * 4096);
-}
-
-TEST(ModelFile, ReadsGpt2) {
-  std::vector<std::string> problems;
-  const ModelFile file = parse_model_file(
-      {{"model_type", "gpt2"},
-       {"n_layer", 12},
-       {"n_embd", 768},
-       {"n_head", 12},
-       {"vocab_size", 50257},
-       {"n_positions", 1024}},
-      "gpt2",
-      "",
-      problems);
-  EXPECT_TRUE(problems.empty());
-  EXPECT_EQ(total_parameters(file.shape), 124'439'808);
-  EXPECT_FALSE(file.train_takes_it);
-}
-
-TEST(ModelFile, NamesEveryKeyThatIsWrong) {
-  std::vector<std::string> problems;
-  parse_model_file(
-      {{"model_type", "gpt2"},
-       {"n_layer", 0},
-       {"n_embd", 768},
-       {"n_head", 12},
-       {"vocab_size", "many"}},
-      "gpt2",
-      "my.json: ",
-      problems);
-  ASSERT_EQ(problems.size(), 3u);
-  EXPECT_EQ(
-      problems[0],
-      "my.json: /n_layer: expected an integer from 1 to 16777216, not 0");
-  EXPECT_EQ(
-      problems[1],
-      "my.json: /vocab_size: expected an integer from 1 to 16777216, not "
-      "\"many\"");
-  EXPECT_EQ(
-      problems[2],
-      "my.json: /n_positions: expected an integer from 1 to 16777216, but it "
-      "is "
-      "missing");
 }
 
 }  // namespace

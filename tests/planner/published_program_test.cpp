@@ -1,7 +1,7 @@
 // The ways of other programs, against closed forms of papers.
 #include <gtest/gtest.h>
 
-#include "bench/published/program.h"
+#include "bench/published/setup.h"
 #include "brigade/planner/step_estimate.h"
 #include "tests/planner/support.h"
 
@@ -14,9 +14,35 @@ void use(const PublishedProgram& program, Training& training) {
   training.program = std::make_shared<PublishedProgram>(program);
 }
 
+TEST(PublishedProgram, Gpt2HasTheParametersThatWerePublished) {
+  const ModelShape gpt2 = gpt_shape(
+      {.layers = 12,
+       .hidden = 768,
+       .heads = 12,
+       .intermediate = 3072,
+       .vocab = 50257,
+       .positions = 1024},
+      "gpt2");
+  EXPECT_EQ(total_parameters(gpt2), 124'439'808);
+}
+
+TEST(PublishedProgram, ItsMachineFilesAreWhole) {
+  for (const std::string name : {"v100", "tpu-v4"})
+    EXPECT_EQ(machine_of_file(name).name, name);
+}
+
 // Korthikanti et al. 2022, equations 1 to 4 and table 2, for one layer.
 TEST(PublishedProgram, ActivationsOfGptAreKorthikantis) {
-  Training training = gpt_on("a100-80");
+  Training training = llama_on("a100-80");
+  training.shape = gpt_shape(
+      {.layers = 24,
+       .hidden = 2048,
+       .heads = 16,
+       .intermediate = 8192,
+       .vocab = 51200,
+       .positions = 2048},
+      "gpt");
+  training.batch = {.sequence_tokens = 2048, .sequences = 512};
   PublishedProgram program;
   program.kernel = Attention::kMaterialized;
   use(program, training);

@@ -46,21 +46,4 @@ inline Training llama_on(const std::string& machine) {
   return training;
 }
 
-// GPT with everything that Korthikanti et al. count but scores in memory:
-// dropout, GELU, biases.
-inline Training gpt_on(const std::string& machine) {
-  Training training;
-  training.shape = gpt_shape(
-      {.layers = 24,
-       .hidden = 2048,
-       .heads = 16,
-       .intermediate = 8192,
-       .vocab = 51200,
-       .positions = 2048},
-      "gpt");
-  training.machine = find_machine(machine);
-  training.batch = {.sequence_tokens = 2048, .sequences = 512};
-  return training;
-}
-
 }  // namespace brigade::planner
