@@ -136,7 +136,7 @@ planner::Training make_training(
   training.shape = model.shape;
   training.head = model.head;
   training.set_machine(read_machine(arguments.machine));
-  const auto dtype = planner::parse_product_dtype(arguments.dtype);
+  const auto dtype = find_choice<planner::ProductDtype>(arguments.dtype);
   if (!dtype || training.machine.device.peak(*dtype) <= 0)
     throw ConfigError(fmt::format(
         "[plan] --dtype {}: {} has no such products",

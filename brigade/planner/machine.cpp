@@ -10,32 +10,6 @@
 #include "brigade/base/error.h"
 
 namespace brigade::planner {
-namespace {
-
-constexpr const char* kCollectiveNames[] = {
-    "all_reduce",
-    "reduce_scatter",
-    "all_gather",
-    "exchange"};
-constexpr const char* kDtypeNames[] = {"fp32", "bf16", "fp8", "mxfp8", "fp4"};
-
-}  // namespace
-
-const char* to_string(Collective collective) {
-  return kCollectiveNames[static_cast<size_t>(collective)];
-}
-
-const char* to_string(ProductDtype dtype) {
-  return kDtypeNames[static_cast<size_t>(dtype)];
-}
-
-std::optional<ProductDtype> parse_product_dtype(std::string_view name) {
-  for (int i = 0; i < kProductDtypes; ++i) {
-    if (name == kDtypeNames[i])
-      return static_cast<ProductDtype>(i);
-  }
-  return std::nullopt;
-}
 
 const std::vector<Machine>& known_machines() {
   static const std::vector<Machine> machines = [] {

@@ -14,14 +14,14 @@
 #include <string_view>
 #include <vector>
 
+#include "brigade/options/choice.h"
+
 namespace brigade::planner {
 
 // The dtypes in which a matrix product multiplies. kMxfp8 has one scale per 32
 // elements.
 enum class ProductDtype { kFp32, kBf16, kFp8, kMxfp8, kFp4 };
 inline constexpr int kProductDtypes = 5;
-const char* to_string(ProductDtype dtype);  // "fp32", "bf16", ...
-std::optional<ProductDtype> parse_product_dtype(std::string_view name);
 
 enum class AttentionKernel {
   kFlash1,  // FlashAttention 1 and its Triton version
@@ -29,6 +29,38 @@ enum class AttentionKernel {
   kFlash3,  // FlashAttention 3, cuDNN 9
 };
 inline constexpr int kFlashKernels = 3;
+
+enum class Collective {
+  kAllReduce,
+  kReduceScatter,
+  kAllGather,
+  kExchange,  // every rank passes a block to the next one
+};
+
+}  // namespace brigade::planner
+
+namespace brigade {
+
+template <>
+inline constexpr std::array kChoices<planner::ProductDtype>{
+    Choice{planner::ProductDtype::kFp32, "fp32"},
+    Choice{planner::ProductDtype::kBf16, "bf16"},
+    Choice{planner::ProductDtype::kFp8, "fp8"},
+    Choice{planner::ProductDtype::kMxfp8, "mxfp8"},
+    Choice{planner::ProductDtype::kFp4, "fp4"}};
+
+template <>
+inline constexpr std::array kChoices<planner::Collective>{
+    Choice{planner::Collective::kAllReduce, "all_reduce"},
+    Choice{planner::Collective::kReduceScatter, "reduce_scatter"},
+    Choice{planner::Collective::kAllGather, "all_gather"},
+    Choice{planner::Collective::kExchange, "exchange"}};
+
+}  // namespace brigade
+
+namespace brigade::planner {
+
+using brigade::to_string;
 
 // What products of one size reach: their smallest dimension, and FLOP/s.
 struct ProductRate {
@@ -80,15 +112,6 @@ struct Device {
     return peak_flops[static_cast<size_t>(dtype)];
   }
 };
-
-enum class Collective {
-  kAllReduce,
-  kReduceScatter,
-  kAllGather,
-  kExchange,  // every rank passes a block to the next one
-};
-inline constexpr int kCollectives = 4;
-const char* to_string(Collective collective);  // "all_reduce", ...
 
 // What a collective of so many bytes of activations among so many ranks of one
 // node took, between computations; an exchange, beside the attention of which
