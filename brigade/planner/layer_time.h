@@ -61,15 +61,19 @@ inline double PassTime::total() const {
   return sum;
 }
 PassTime operator*(double factor, PassTime time);
-PassTime operator+(PassTime a, const PassTime& b);
 
 // The two halves of a backward pass, and what comes before it.
 struct PartTime {
   PassTime forward;
   PassTime backward_input;  // recomputation included
   PassTime backward_weight;
-  PassTime total() const { return forward + backward_input + backward_weight; }
+  void add(double factor, const PartTime& other);
+  PassTime total() const;
 };
+inline constexpr PassTime PartTime::*kPasses[] = {
+    &PartTime::forward,
+    &PartTime::backward_input,
+    &PartTime::backward_weight};
 
 // What a layer's ops are, where its tokens lie and what crosses ranks:
 //

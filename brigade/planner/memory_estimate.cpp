@@ -171,16 +171,17 @@ RankModel model_of_rank(
   int64_t of_experts = 0;
   for (int stage = rank; stage < static_cast<int>(cut.size());
        stage += layout.dims.pp) {
-    everywhere += stage_parameters(shape, cut, stage);
-    of_experts += stage_expert_parameters(shape, cut, stage);
+    const StageParameters held = stage_parameters(shape, cut, stage);
+    everywhere += held.everywhere;
+    of_experts += held.of_experts;
     const LayerRange& range = cut[static_cast<size_t>(stage)];
     model.layers += shape.layers_with(LayerMlp::kOne, range);
     model.layers_with_experts += shape.layers_with(LayerMlp::kExperts, range);
   }
-  int64_t matrices = model.layers * layer_matrix_parameters(shape);
-  if (model.layers_with_experts > 0)
-    matrices += model.layers_with_experts *
-                layer_matrix_parameters(shape, LayerMlp::kExperts);
+  const int64_t matrices =
+      model.layers * layer_matrix_parameters(shape) +
+      model.layers_with_experts *
+          layer_matrix_parameters(shape, LayerMlp::kExperts);
   const double tp = layout.dims.tp;
   model.matrices = static_cast<double>(matrices) / tp;
   model.parameters = {

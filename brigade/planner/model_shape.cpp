@@ -46,12 +46,10 @@ int ModelShape::layers_with(LayerMlp kind, const LayerRange& among) const {
 }
 
 int64_t layer_matrix_parameters(const ModelShape& shape, LayerMlp mlp) {
-  const bool has_experts = mlp == LayerMlp::kExperts;
-  const int64_t width =
-      has_experts ? shape.experts->shared_width : shape.intermediate;
-  const int64_t router = has_experts ? shape.experts->num_experts : 0;
+  const bool has_router = mlp == LayerMlp::kExperts && shape.experts;
   return shape.hidden * (2 * shape.query_width() + 2 * shape.key_value_width() +
-                         width * (shape.up_matrices + 1) + router);
+                         shape.mlp_width(mlp) * (shape.up_matrices + 1) +
+                         (has_router ? shape.experts->num_experts : 0));
 }
 
 int64_t expert_parameters(const ModelShape& shape) {
@@ -86,10 +84,10 @@ int64_t head_parameters(const ModelShape& shape) {
 }
 
 int64_t range_parameters(const ModelShape& shape, const LayerRange& range) {
-  return shape.layers_with(LayerMlp::kOne, range) * layer_parameters(shape) +
-         (shape.experts ? shape.layers_with(LayerMlp::kExperts, range) *
-                              layer_parameters(shape, LayerMlp::kExperts)
-                        : 0);
+  const auto all = [&](LayerMlp mlp) {
+    return shape.layers_with(mlp, range) * layer_parameters(shape, mlp);
+  };
+  return all(LayerMlp::kOne) + all(LayerMlp::kExperts);
 }
 
 namespace {

@@ -57,6 +57,12 @@ struct ModelShape {
     return experts && experts->is_sparse(layer) ? LayerMlp::kExperts
                                                 : LayerMlp::kOne;
   }
+  // The hidden width of the MLP, or of the shared expert.
+  int64_t mlp_width(LayerMlp kind) const {
+    return kind == LayerMlp::kOne ? intermediate
+           : experts              ? experts->shared_width
+                                  : 0;
+  }
   // The number of layers of a kind, among some or all layers.
   int layers_with(LayerMlp kind, const LayerRange& among) const;
   int layers_with(LayerMlp kind) const {

@@ -36,29 +36,23 @@ std::vector<LayerRange> cut_stages(const Training& training, int stages) {
   return cut;
 }
 
-int64_t stage_parameters(
+StageParameters stage_parameters(
     const ModelShape& shape,
     const std::vector<LayerRange>& cut,
     int stage) {
-  int64_t count = range_parameters(shape, cut[static_cast<size_t>(stage)]);
+  const LayerRange& range = cut[static_cast<size_t>(stage)];
   const bool is_first = stage == 0;
   const bool is_last = stage + 1 == static_cast<int>(cut.size());
+  int64_t count = range_parameters(shape, range);
   if (is_first)
     count += embedding_parameters(shape);
   if (is_last)
     count += head_parameters(shape);
   if (is_first && is_last && shape.tied_head)
     count -= shape.vocab * shape.hidden;
-  return count;
-}
-
-int64_t stage_expert_parameters(
-    const ModelShape& shape,
-    const std::vector<LayerRange>& cut,
-    int stage) {
-  return shape.layers_with(
-             LayerMlp::kExperts, cut[static_cast<size_t>(stage)]) *
-         expert_parameters(shape);
+  return {
+      count,
+      shape.layers_with(LayerMlp::kExperts, range) * expert_parameters(shape)};
 }
 
 }  // namespace brigade::planner

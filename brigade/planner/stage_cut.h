@@ -14,15 +14,12 @@ namespace brigade::planner {
 // cost as `train` cuts them. Throws ConfigError for lists that do not fit.
 std::vector<LayerRange> cut_stages(const Training& training, int stages);
 
-// Parameters that a stage holds before tensor parallel cuts them, without the
-// experts that routers choose from.
-int64_t stage_parameters(
-    const ModelShape& shape,
-    const std::vector<LayerRange>& cut,
-    int stage);
-
-// All of those.
-int64_t stage_expert_parameters(
+// Parameters that a stage holds before tensor and expert parallel cut them.
+struct StageParameters {
+  int64_t everywhere = 0;
+  int64_t of_experts = 0;  // that routers choose from
+};
+StageParameters stage_parameters(
     const ModelShape& shape,
     const std::vector<LayerRange>& cut,
     int stage);

@@ -1,6 +1,7 @@
 #include "brigade/planner/step_estimate.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 namespace brigade::planner {
@@ -16,11 +17,10 @@ int simulated_micro_batches(int pp, int64_t micro_batches) {
 }  // namespace
 
 const std::vector<LayerRange>& StepEstimator::cut(const Layout& layout) {
-  const auto found = cuts_.find(layout.stages());
-  if (found != cuts_.end())
-    return found->second;
-  return cuts_.emplace(layout.stages(), cut_stages(training_, layout.stages()))
-      .first->second;
+  std::vector<LayerRange>& ranges = cuts_[layout.stages()];
+  if (ranges.empty())
+    ranges = cut_stages(training_, layout.stages());
+  return ranges;
 }
 
 const Schedule& StepEstimator::schedule(
@@ -28,18 +28,14 @@ const Schedule& StepEstimator::schedule(
     int micro_batches) {
   const std::tuple key = {
       layout.schedule, layout.dims.pp, layout.virtual_stages, micro_batches};
-  const auto found = schedules_.find(key);
-  if (found != schedules_.end())
-    return found->second;
-  return schedules_
-      .emplace(
-          key,
-          make_computation(
-              layout.schedule,
-              {.ranks = layout.dims.pp,
-               .virtual_stages = layout.virtual_stages,
-               .micro_batches = micro_batches}))
-      .first->second;
+  Schedule& schedule = schedules_[key];
+  if (schedule.per_rank.empty())
+    schedule = make_computation(
+        layout.schedule,
+        {.ranks = layout.dims.pp,
+         .virtual_stages = layout.virtual_stages,
+         .micro_batches = micro_batches});
+  return schedule;
 }
 
 std::vector<PartTime> StepEstimator::stages(const Layout& layout) {
@@ -49,25 +45,18 @@ std::vector<PartTime> StepEstimator::stages(const Layout& layout) {
   const auto kind_of = [&](int layer) {
     return Kind(shape.window(layer), shape.mlp_of(layer));
   };
-  std::map<Kind, PartTime> by_kind;
-  for (int layer = 0; layer < shape.layers; ++layer) {
-    const Kind kind = kind_of(layer);
-    if (by_kind.find(kind) == by_kind.end())
-      by_kind.emplace(
-          kind, layer_time(training_, layout, kind.first, kind.second));
-  }
+  std::map<Kind, std::optional<PartTime>> by_kind;
   std::vector<PartTime> times(ranges.size());
-  const auto add = [](double factor, const PartTime& part, PartTime& stage) {
-    stage.forward += factor * part.forward;
-    stage.backward_input += factor * part.backward_input;
-    stage.backward_weight += factor * part.backward_weight;
-  };
   for (size_t s = 0; s < ranges.size(); ++s) {
     std::map<Kind, int> layers;  // of the stage
     for (int i = ranges[s].begin; i < ranges[s].end; ++i)
       ++layers[kind_of(i)];
-    for (const auto& [kind, count] : layers)
-      add(count, by_kind.at(kind), times[s]);
+    for (const auto& [kind, count] : layers) {
+      std::optional<PartTime>& layer = by_kind[kind];
+      if (!layer)
+        layer = layer_time(training_, layout, kind.first, kind.second);
+      times[s].add(count, *layer);
+    }
   }
   if (layout.dims.pp > 1) {
     // Each stage is held up by the tensors it receives and those it sends.
@@ -78,8 +67,8 @@ std::vector<PartTime> StepEstimator::stages(const Layout& layout) {
       times[s].forward.pp = times[s].backward_input.pp = ends * each;
     }
   }
-  add(1, embedding_time(training_, layout), times.front());
-  add(1, head_time(training_, layout), times.back());
+  times.front().add(1, embedding_time(training_, layout));
+  times.back().add(1, head_time(training_, layout));
   return times;
 }
 
@@ -151,12 +140,11 @@ StepEstimate StepEstimator::estimate(const Layout& layout) {
   ReductionWork work;
   work.layers = 0;
   for (size_t s = longest; s < times.size(); s += static_cast<size_t>(pp)) {
-    const int stage = static_cast<int>(s);
+    const StageParameters held =
+        stage_parameters(training_.shape, ranges, static_cast<int>(s));
     work.parameters.everywhere +=
-        static_cast<double>(stage_parameters(training_.shape, ranges, stage)) /
-        layout.dims.tp;
-    work.parameters.of_experts += static_cast<double>(stage_expert_parameters(
-                                      training_.shape, ranges, stage)) /
+        static_cast<double>(held.everywhere) / layout.dims.tp;
+    work.parameters.of_experts += static_cast<double>(held.of_experts) /
                                   (layout.dims.tp * layout.dims.ep);
     work.layers += ranges[s].size();
     work.backward_s +=
