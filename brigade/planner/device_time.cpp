@@ -25,20 +25,8 @@ constexpr Tile kTiles[] = {
     {64, 64, 0.55}};
 constexpr int64_t kSplits[] = {1, 2, 4, 8, 16};  // of k
 
-constexpr double element_bytes(ProductDtype dtype) {
-  switch (dtype) {
-    case ProductDtype::kFp32:
-      return 4;
-    case ProductDtype::kBf16:
-      return 2;
-    case ProductDtype::kFp8:
-    case ProductDtype::kMxfp8:
-      return 1;
-    case ProductDtype::kFp4:
-      return 0.5;
-  }
-  return 4;
-}
+// Of an element, by ProductDtype.
+constexpr double kElementBytes[kProductDtypes] = {4, 2, 1, 1, 0.5};
 
 int64_t ceil_divide(int64_t a, int64_t b) {
   return (a + b - 1) / b;
@@ -79,7 +67,7 @@ double DeviceTime::product(const Product& product, ProductDtype dtype) const {
     const int64_t size = std::min({product.m, product.n, product.k});
     return product.flops() / interpolate(rates, size) + device_.kernel_gap_s;
   }
-  const double bytes = element_bytes(dtype);
+  const double bytes = kElementBytes[static_cast<size_t>(dtype)];
   const auto aligned = [&](double multiple) {
     return std::fmod(static_cast<double>(product.n) * bytes, multiple) == 0 &&
            std::fmod(static_cast<double>(product.k) * bytes, multiple) == 0;

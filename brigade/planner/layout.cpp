@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
 #include <type_traits>
 
 #include "brigade/base/check.h"
@@ -20,18 +19,12 @@ using Problems = std::vector<std::string>;
 constexpr const char* kForm =
     "dp8-tp4-pp2-cp1-ep1-zero0-sp-mb1-1f1b-v1-full (parts may be left out)";
 
-// "tp4" with prefix "tp" -> 4.
-std::optional<int64_t> number_after(
-    std::string_view part,
-    std::string_view prefix) {
-  if (!part.starts_with(prefix))
-    return std::nullopt;
-  return parse_number<int64_t>(part.substr(prefix.size()));
-}
-
+// "tp4" sets tp to 4.
 bool read_number_part(std::string_view part, Layout& layout) {
-  const auto put = [&](const char* prefix, int64_t low, auto& target) {
-    const auto value = number_after(part, prefix);
+  const auto put = [&](std::string_view prefix, int64_t low, auto& target) {
+    if (!part.starts_with(prefix))
+      return false;
+    const auto value = parse_number<int64_t>(part.substr(prefix.size()));
     if (!value || *value < low || *value > 1'000'000)
       return false;
     target = static_cast<std::remove_reference_t<decltype(target)>>(*value);

@@ -124,31 +124,28 @@ double layer_activation_bytes(
   return outer + inner + scores;
 }
 
-int live_micro_batches(const Layout& layout, int64_t micro_batches, int rank) {
+int64_t
+live_micro_batches(const Layout& layout, int64_t micro_batches, int rank) {
   const int64_t p = layout.dims.pp;
   const int64_t v = layout.virtual_stages;
   const int64_t m = micro_batches;
-  int64_t live = 1;
-  if (p > 1) {
-    switch (layout.schedule) {
-      case ScheduleKind::kAfab:
-        live = m;
-        break;
-      case ScheduleKind::kOneFOneB:
-        live = std::min(m, p - rank);
-        break;
-      case ScheduleKind::kZeroBubble:
-        live = std::min(m, p);
-        break;
-      case ScheduleKind::kInterleaved1F1B: {
-        // The schedule's rounds: as many as p micro-batches each go into m.
-        const int64_t rounds = std::max<int64_t>(1, m / p);
-        const int64_t round = (m + rounds - 1) / rounds;
-        live = std::min(m * v, 2 * (p - rank - 1) + (v - 1) * round + 1);
-      } break;
+  if (p == 1)
+    return 1;
+  switch (layout.schedule) {
+    case ScheduleKind::kAfab:
+      return m;
+    case ScheduleKind::kOneFOneB:
+      return std::min(m, p - rank);
+    case ScheduleKind::kZeroBubble:
+      return std::min(m, p);
+    case ScheduleKind::kInterleaved1F1B: {
+      // The schedule's rounds: as many as p micro-batches each go into m.
+      const int64_t rounds = std::max<int64_t>(1, m / p);
+      const int64_t round = (m + rounds - 1) / rounds;
+      return std::min(m * v, 2 * (p - rank - 1) + (v - 1) * round + 1);
     }
   }
-  return static_cast<int>(live);
+  return 1;
 }
 
 namespace {
@@ -259,7 +256,8 @@ std::vector<MemoryParts> estimate_memory(
         of_experts * (precision.optimizer_bytes - saved_bytes));
     const KeptBytes kept = kept_bytes(training, layout, model);
     memory.activations =
-        live_micro_batches(layout, m, rank) * kept.of_micro_batch +
+        static_cast<double>(live_micro_batches(layout, m, rank)) *
+            kept.of_micro_batch +
         kept.made_again + teacher_bytes(training, layout);
     if (rank == pp - 1)
       memory.activations += logits_bytes(training, layout);

@@ -73,7 +73,8 @@ double layer_activation_bytes(
 // min(m v, 2 (p - r - 1) + (v - 1) p + 1) for interleaved_1f1b (Narayanan et
 // al. 2021), where p is the size of its rounds: more than the ranks where the
 // micro-batches are no multiple of them.
-int live_micro_batches(const Layout& layout, int64_t micro_batches, int rank);
+int64_t
+live_micro_batches(const Layout& layout, int64_t micro_batches, int rank);
 
 // One entry per rank of the pipeline. `cut` has one range per stage.
 std::vector<MemoryParts> estimate_memory(

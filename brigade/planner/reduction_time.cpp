@@ -15,22 +15,19 @@ AllReduceCost cost_of(
     const Training& training,
     const GroupPlace& place,
     Collective collective) {
-  constexpr int64_t kLarge = int64_t{1} << 30;
-  const auto seconds = [&](int64_t count) {
-    const auto bytes = static_cast<double>(count);
+  constexpr double kLarge = int64_t{1} << 30;
+  const auto seconds = [&](double bytes) {
     // Links are fitted to the reduction of gradients, samples are of
     // activations.
     return quickest_collective(training.machine, place, collective, bytes);
   };
-  const double latency =
-      seconds(training.program->bucket_bytes) -
-      (seconds(kLarge) - seconds(kLarge / 2)) * 2 *
-          static_cast<double>(training.program->bucket_bytes) /
-          static_cast<double>(kLarge);
+  const auto bucket = static_cast<double>(training.program->bucket_bytes);
+  const double of_large = (seconds(kLarge) - seconds(kLarge / 2)) * 2;
   return {
-      .latency_ns = std::max(0.0, latency) * kNanoseconds,
-      .ns_per_byte =
-          (seconds(kLarge) - seconds(kLarge / 2)) * 2 * kNanoseconds / kLarge};
+      .latency_ns =
+          std::max(0.0, seconds(bucket) - of_large * bucket / kLarge) *
+          kNanoseconds,
+      .ns_per_byte = of_large * kNanoseconds / kLarge};
 }
 
 // What one group of ranks reduces and gathers.
