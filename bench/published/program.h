@@ -26,10 +26,6 @@ enum class Attention {
   kFlash2,
   kFlash3,
 };
-enum class Transfers {
-  kPosted,    // a rank goes on computing while a tensor travels
-  kBlocking,  // both ends wait for it
-};
 // What of a tensor between stages crosses, where the ranks of tensor parallel
 // all have the whole of it.
 enum class TransferPieces {
@@ -59,7 +55,6 @@ struct PublishedProgram : planner::Program {
   using Layout = planner::Layout;
 
   Attention kernel = Attention::kFlash2;
-  Transfers transfers = Transfers::kPosted;
   TransferPieces transfer_pieces = TransferPieces::kWhole;
   TensorParallel tensor_parallel = TensorParallel::kExposed;
   Accumulation adds = Accumulation::kInProduct;
@@ -171,26 +166,22 @@ struct PublishedProgram : planner::Program {
            static_cast<double>(m);
   }
 
-  planner::TransferTime transfer(const Training& training, const Layout& layout)
+  double transfer(const Training& training, const Layout& layout)
       const override {
     const int tp = layout.dims.tp;
-    double seconds = Program::transfer(training, layout).posted;
-    if (transfer_pieces == TransferPieces::kOfRanks &&
-        layout.tokens == TokenLayout::kReplicated && tp > 1) {
-      const double bytes = planner::hidden_bytes(training, layout);
-      seconds = planner::send_seconds(
-                    training.machine,
-                    training.place(layout.dims, Axis::kPp),
-                    bytes / tp) +
-                planner::sampled_seconds(
-                    training.machine,
-                    training.place(layout.dims, Axis::kTp),
-                    planner::Collective::kAllGather,
-                    bytes);
-    }
-    if (transfers == Transfers::kBlocking)
-      return {.blocking = seconds};
-    return {.posted = seconds};
+    if (transfer_pieces == TransferPieces::kWhole ||
+        layout.tokens == TokenLayout::kSharded || tp == 1)
+      return Program::transfer(training, layout);
+    const double bytes = planner::hidden_bytes(training, layout);
+    return planner::send_seconds(
+               training.machine,
+               training.place(layout.dims, Axis::kPp),
+               bytes / tp) +
+           planner::sampled_seconds(
+               training.machine,
+               training.place(layout.dims, Axis::kTp),
+               planner::Collective::kAllGather,
+               bytes);
   }
 
   // By broadcasts: every rank in turn sends its n-th part to the others, a

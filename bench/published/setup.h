@@ -152,7 +152,7 @@ inline PublishedProgram program_of_run(
       run.source_has("Megatron-Core") || run.source_has("Megatron-Bridge");
   if (megatron_2021) {
     program.kernel = Attention::kMaterialized;
-    program.transfers = Transfers::kBlocking;
+    program.waits_for_transfers = true;
     program.transfer_pieces = TransferPieces::kOfRanks;
     // BigScience's log: from 20 nodes of 8 on training hung unless
     // CUDA_LAUNCH_BLOCKING=1 was set.

@@ -33,13 +33,11 @@ double Program::tokens_with_logits(const Layout& layout, double tokens) const {
       layout.dims.tp > 1 ? std::clamp(tokens / 4, kFewest, kMost) : kMost);
 }
 
-TransferTime Program::transfer(const Training& training, const Layout& layout)
-    const {
-  return {
-      .posted = send_seconds(
-          training.machine,
-          training.place(layout.dims, Axis::kPp),
-          hidden_bytes(training, layout))};
+double Program::transfer(const Training& training, const Layout& layout) const {
+  return send_seconds(
+      training.machine,
+      training.place(layout.dims, Axis::kPp),
+      hidden_bytes(training, layout));
 }
 
 double Program::gather_seconds(

@@ -20,12 +20,6 @@ struct AttentionTime {
   double backward = 0;
 };
 
-// Seconds that a tensor between two stages takes.
-struct TransferTime {
-  double posted = 0;    // while both ranks go on computing
-  double blocking = 0;  // while both wait
-};
-
 struct Program {
   virtual ~Program() = default;
 
@@ -37,6 +31,8 @@ struct Program {
   int64_t bucket_bytes = 25 * MiB;
   bool reduces_in_backward = true;  // gradients, by bucket
   bool gathers_in_forward = false;  // weights, after a sharded step
+  // Both ranks of a transfer between stages; false: they go on computing.
+  bool waits_for_transfers = false;
 
   virtual AttentionTime attention(
       const Training& training,
@@ -70,8 +66,8 @@ struct Program {
   // of their gradients, to the next one in backward, which begins with the last
   // block: forward kept it.
   virtual int backward_exchanges(int cp) const { return 2 * cp - 3; }
-  virtual TransferTime transfer(const Training& training, const Layout& layout)
-      const;
+  // Seconds that a tensor between two stages takes.
+  virtual double transfer(const Training& training, const Layout& layout) const;
   // Seconds to gather so many bytes of weights among the ranks that zero shards
   // over.
   virtual double gather_seconds(

@@ -58,9 +58,9 @@ std::vector<PartTime> StepEstimator::stages(const Layout& layout) {
       times[s].add(count, *layer);
     }
   }
-  if (layout.dims.pp > 1) {
+  if (layout.dims.pp > 1 && training_.program->waits_for_transfers) {
     // Each stage is held up by the tensors it receives and those it sends.
-    const double each = training_.program->transfer(training_, layout).blocking;
+    const double each = training_.program->transfer(training_, layout);
     for (size_t s = 0; s < times.size(); ++s) {
       const double ends =
           (s > 0 ? 1.0 : 0.0) + (s + 1 < times.size() ? 1.0 : 0.0);
@@ -83,7 +83,8 @@ Simulation StepEstimator::simulated(
         {.forward = stage.forward.total(),
          .backward_input = stage.backward_input.total(),
          .backward_weight = stage.backward_weight.total()});
-  costs.transfer = training_.program->transfer(training_, layout).posted;
+  if (!training_.program->waits_for_transfers)
+    costs.transfer = training_.program->transfer(training_, layout);
   return simulate(schedule(layout, micro_batches), costs);
 }
 

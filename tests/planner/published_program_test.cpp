@@ -83,7 +83,7 @@ TEST(PublishedProgram, RanksOfTensorParallelSendTheirPartsOfATensor) {
   layout.dims = {.dp = 1, .tp = 8, .pp = 2};
   const auto transfers = [&](TransferPieces pieces) {
     PublishedProgram program;
-    program.transfers = Transfers::kBlocking;
+    program.waits_for_transfers = true;
     program.transfer_pieces = pieces;
     use(program, training);
     return StepEstimator(training).estimate(layout).parts.computation.pp;
