@@ -11,6 +11,7 @@
 #include "brigade/files/read_once.h"
 #include "brigade/files/usual_path.h"
 #include "brigade/json/node.h"
+#include "brigade/model_spec/decoder_config.h"
 #include "cli/config_memory.h"
 #include "cli/named_run.h"
 #include "cli/plan.h"
@@ -30,11 +31,11 @@ Json read_json_file(const fs::path& path) {
 
 // The Hugging Face config inside a training config, or the file itself.
 NamedModelConfig hugging_face_config(const NamedModelConfig& file) {
-  const Json& json = file.config;
-  return json.contains("model") && json["model"].is_object() &&
-                 json["model"].contains("config")
-             ? NamedModelConfig{json["model"]["config"], file.place + "/model/config"}
-             : file;
+  const auto model = file.config.find("model");
+  if (model == file.config.end() || !model->is_object() ||
+      !model->contains("config"))
+    return file;
+  return {model->at("config"), file.place + "/model/config"};
 }
 
 // A text of a group of a training config; empty: it is not there, or no text.

@@ -118,17 +118,18 @@ inline planner::Machine machine_of_run(const PublishedRun& run) {
       return "h100-96-500w";
     if (has("H100") || has("h100"))
       return "h100";
+    if (has("V100"))
+      return "v100";
     if (has("40gb") || has("40GB") || has("DGX-A100"))
       return "a100-40";
     if (has("A100") || has("a100"))
       return "a100-80";
     return "";
   }();
-  if (has("V100"))
-    return machine_of_file("v100");
   if (named.empty())
     return {};
-  planner::Machine machine = planner::find_machine(named);
+  planner::Machine machine =
+      named == "v100" ? machine_of_file(named) : planner::find_machine(named);
   // Four cards of 100 Gbit/s per node, by the type's own words.
   if (has("4xOmniPath") || has("4x100Gb")) {
     machine.inter.bytes_per_s = 400e9 / 8;
