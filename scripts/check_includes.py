@@ -20,7 +20,8 @@ MODULES = {
         "topology": [],
         "model_spec": ["json", "topology"],
         "schedule": ["topology"],
-        "planner": ["topology", "model_spec", "schedule"],
+        "machine": [],
+        "planner": ["topology", "model_spec", "schedule", "machine"],
     },
     "io": {
         "files": ["json"],
@@ -60,7 +61,7 @@ MODULES = {
                   "expert_parallel"],
         "checkpoint": ["json", "topology", "model_spec", "files", "safetensors", "hub",
                        "run", "comm", "ops", "param", "optim"],
-        "calibrate": ["topology", "planner", "launch", "metrics", "comm",
+        "calibrate": ["topology", "machine", "planner", "launch", "metrics", "comm",
                       "ops", "tensor_parallel", "context_parallel", "model"],
         "generate": ["json", "model_spec", "files", "safetensors", "tokenizer",
                      "chat", "config", "metrics", "run", "comm", "param", "model",

@@ -11,7 +11,7 @@ release=${1:-bookworm}
 [ $# -eq 0 ] || shift
 tests=("$@")
 if [ ${#tests[@]} -eq 0 ]; then
-  tests=(base options json topology model_spec schedule planner
+  tests=(base options json topology model_spec schedule machine planner
     ops kernels_cpu kernels_aten param optim)
 fi
 folder=$(realpath -m "${ROOTS:-/var/cache/brigade-debian}")/$release-arm64

@@ -4,13 +4,13 @@
 #include <algorithm>
 #include <cmath>
 
-#include "brigade/planner/device_time.h"
+#include "brigade/machine/device_time.h"
 #include "brigade/planner/layer_time.h"
 #include "brigade/planner/training.h"
 
 namespace brigade::bench {
 
-// Constants that only such programs need, as planner/constants.h.
+// Constants that only such programs need, as machine/constants.h.
 struct ProgramConstants {
   // Passes over memory of an unfused sequence of elementwise ops, for each pass
   // of the fused one.

@@ -5,7 +5,7 @@
 
 namespace brigade::embedded {
 
-// brigade/planner/machines.json.
+// brigade/machine/machines.json.
 extern const std::string_view machines_json;
 // dygraphs, of Debian's libjs-dygraphs: the charts.
 extern const std::string_view dygraph_js;

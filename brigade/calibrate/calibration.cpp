@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "brigade/planner/collective_time.h"
-#include "brigade/planner/device_time.h"
+#include "brigade/machine/collective_time.h"
+#include "brigade/machine/device_time.h"
 #include "brigade/planner/layer_time.h"
 
 namespace brigade::planner {

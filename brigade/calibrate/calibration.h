@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "brigade/planner/constants.h"
-#include "brigade/planner/machine.h"
+#include "brigade/machine/constants.h"
+#include "brigade/machine/machine.h"
 #include "brigade/topology/token_layout.h"
 
 namespace brigade::planner {

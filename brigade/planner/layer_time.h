@@ -6,7 +6,7 @@
 
 #include <array>
 
-#include "brigade/planner/device_time.h"
+#include "brigade/machine/device_time.h"
 #include "brigade/planner/training.h"
 
 namespace brigade::planner {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "brigade/planner/device_time.h"
+#include "brigade/machine/device_time.h"
 #include "brigade/planner/layer_time.h"
 #include "brigade/planner/training.h"
 #include "brigade/topology/sequence_partition.h"

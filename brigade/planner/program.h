@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "brigade/base/units.h"
-#include "brigade/planner/collective_time.h"
+#include "brigade/machine/collective_time.h"
 #include "brigade/planner/layout.h"
 
 namespace brigade::planner {

@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "brigade/machine/constants.h"
 #include "brigade/options/optimizer_states.h"
 #include "brigade/options/preference.h"
-#include "brigade/planner/constants.h"
 #include "brigade/planner/program.h"
 
 namespace brigade::planner {

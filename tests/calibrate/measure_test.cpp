@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "brigade/planner/device_time.h"
+#include "brigade/machine/device_time.h"
 
 namespace brigade {
 namespace {

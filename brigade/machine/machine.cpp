@@ -1,4 +1,4 @@
-#include "brigade/planner/machine.h"
+#include "brigade/machine/machine.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -13,7 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "brigade/planner/machine.h"
+#include "brigade/machine/machine.h"
 
 namespace brigade::planner {
 namespace {

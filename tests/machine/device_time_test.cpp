@@ -1,4 +1,4 @@
-#include "brigade/planner/device_time.h"
+#include "brigade/machine/device_time.h"
 
 #include <gtest/gtest.h>
 

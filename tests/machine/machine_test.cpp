@@ -1,4 +1,4 @@
-#include "brigade/planner/machine.h"
+#include "brigade/machine/machine.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -4,7 +4,7 @@
 // PURE.
 #pragma once
 
-#include "brigade/planner/machine.h"
+#include "brigade/machine/machine.h"
 
 namespace brigade::planner {
 

@@ -1,4 +1,4 @@
-#include "brigade/planner/collective_time.h"
+#include "brigade/machine/collective_time.h"
 
 #include <algorithm>
 #include <cmath>

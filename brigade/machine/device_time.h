@@ -6,8 +6,8 @@
 
 #include <cstdint>
 
-#include "brigade/planner/constants.h"
-#include "brigade/planner/machine.h"
+#include "brigade/machine/constants.h"
+#include "brigade/machine/machine.h"
 
 namespace brigade::planner {
 
