@@ -50,8 +50,7 @@ class ConfigError : public Error {
 
 // A call of the library that does not fit its state or its arguments: the
 // program is wrong, not what its user chose. Values of options that are keys of
-// the config too, as AdamWOptions are, stay ConfigErrors. Tensors, ranks and
-// shapes that a collective or an op cannot take are a plain Error.
+// the config too, as AdamWOptions are, stay ConfigErrors.
 class UsageError : public ConfigError {
  public:
   using ConfigError::ConfigError;

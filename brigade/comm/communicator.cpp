@@ -34,8 +34,7 @@ void check_call(
     fmt::format_string<const Values&...> text,
     const Values&... values) {
   if (!is_valid)
-    throw Error(
-        ExitCode::kUnexpected, "[comm] " + fmt::format(text, values...));
+    throw UsageError("[comm] " + fmt::format(text, values...));
 }
 
 }  // namespace

@@ -46,14 +46,12 @@ class SelfCommunicator : public Communicator {
   WorkPtr do_recv(torch::Tensor tensor, int, int tag, Record record) override {
     auto& letters = mailbox_[tag];
     if (letters.empty()) {
-      throw Error(
-          ExitCode::kUnexpected,
-          fmt::format(
-              "[comm] {} in group '{}' of one rank, which has sent itself "
-              "nothing with tag {}",
-              to_string(record),
-              name(),
-              tag));
+      throw UsageError(fmt::format(
+          "[comm] {} in group '{}' of one rank, which has sent itself "
+          "nothing with tag {}",
+          to_string(record),
+          name(),
+          tag));
     }
     const AnyTensorMode any_tensor;
     tensor.view({-1}).copy_(letters.front().view({-1}));

@@ -52,11 +52,11 @@ struct RingAttentionOptions {
 // q: [B, T/R, H, D]; k, v: [B, T/R, Hkv, D]: this rank's tokens in the order of
 // token_positions(T, R, rank). Returns [B, T/R, H, D]. Differentiable in q, k
 // and v, once: backward receives into the block that forward kept, so a second
-// one of the same graph throws Error (a ring of one allows it). All ranks of
-// the ring call it in the same order, in backward too.
+// one of the same graph throws UsageError (a ring of one allows it). All ranks
+// of the ring call it in the same order, in backward too.
 // A ring of one is ops::attention(), bit for bit.
-// Throws Error when T/R cannot be zigzag's two equal chunks, or shapes do not
-// fit.
+// Throws UsageError when T/R cannot be zigzag's two equal chunks, or shapes do
+// not fit.
 torch::Tensor ring_attention(
     const CommunicatorPtr& ring,
     const torch::Tensor& q,

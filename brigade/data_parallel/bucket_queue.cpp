@@ -75,12 +75,10 @@ void Bucket::launch_as_is(const BucketHook& hook, Communicator& communicator) {
             error.what()));
   }
   if (work_ == nullptr) {
-    throw Error(
-        ExitCode::kUnexpected,
-        fmt::format(
-            "[data_parallel] the hook of {} returned no Work; return what the "
-            "communicator's collective returned, or make_completed_work()",
-            describe()));
+    throw UsageError(fmt::format(
+        "[data_parallel] the hook of {} returned no Work; return what the "
+        "communicator's collective returned, or make_completed_work()",
+        describe()));
   }
   state_ = BucketState::kReducing;
 }

@@ -102,7 +102,7 @@ struct QueryGradientPart {
 
 // q: [B, Tq, H, D]; k, v: [B, Tk, Hkv, D]. Differentiable through out. Where q,
 // k and v are column ranges of one fused buffer, their gradients are too, in
-// the same order. Throws Error where operands and options do not fit.
+// the same order. Throws UsageError where operands and options do not fit.
 AttentionResult attention(
     const Tensor& q,
     const Tensor& k,

@@ -5,7 +5,7 @@
 
 namespace brigade::ops {
 
-// Throws Error naming what does not fit.
+// Throws UsageError naming what does not fit.
 void check_attention(
     const AttentionOperands& operands,
     const AttentionOptions& options);

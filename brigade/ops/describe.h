@@ -22,7 +22,7 @@ inline Description describe(const torch::Tensor& tensor) {
 }
 std::string to_string(const Description& description);
 
-// Throws Error "[op] message" unless the condition holds: a caller's mistake.
+// Throws UsageError "[op] message" unless the condition holds.
 template <typename... Args>
 void require(
     bool condition,
@@ -31,10 +31,8 @@ void require(
     Args&&... args) {
   if (condition) [[likely]]
     return;
-  throw Error(
-      ExitCode::kUnexpected,
-      fmt::format(
-          "[{}] {}", op, fmt::format(format, std::forward<Args>(args)...)));
+  throw UsageError(fmt::format(
+      "[{}] {}", op, fmt::format(format, std::forward<Args>(args)...)));
 }
 
 }  // namespace brigade::ops

@@ -16,8 +16,8 @@
 
 namespace brigade::ops {
 
-// Throws Error naming `op` unless they fit: x [.., in], weight [out, in], bias
-// [out] or undefined.
+// Throws UsageError naming `op` unless they fit: x [.., in], weight [out, in],
+// bias [out] or undefined.
 void check_linear(
     std::string_view op,
     const Tensor& x,

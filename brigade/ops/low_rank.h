@@ -21,7 +21,7 @@ namespace brigade::ops {
 // Whether one of them adds something.
 bool has_low_rank(const std::vector<LowRank>& adapters);
 
-// linear_group() where has_low_rank(options.adapters). Throws Error for a
+// linear_group() where has_low_rank(options.adapters). Throws UsageError for a
 // weight or bias that wants a gradient, and for adapters that do not fit the
 // weights.
 std::vector<Tensor> low_rank_linear_group(

@@ -23,14 +23,12 @@ class SecondBackward : public torch::autograd::Node {
 
  protected:
   variable_list apply(variable_list&& /*gradients*/) override {
-    throw Error(
-        ExitCode::kUnexpected,
-        fmt::format(
-            "[{}] a gradient that was computed with create_graph is "
-            "differentiated again (a gradient penalty, a second derivative), "
-            "but this operation can be differentiated once only; use torch's "
-            "own operations on that path",
-            op_));
+    throw UsageError(fmt::format(
+        "[{}] a gradient that was computed with create_graph is "
+        "differentiated again (a gradient penalty, a second derivative), "
+        "but this operation can be differentiated once only; use torch's "
+        "own operations on that path",
+        op_));
   }
 
  private:

@@ -13,7 +13,7 @@
 namespace brigade::ops {
 
 // What `gradients_of` returns, computed without recording. Under create_graph
-// a backward through the results throws Error that names `op`.
+// a backward through the results throws UsageError that names `op`.
 torch::autograd::variable_list differentiable_once(
     const char* op,
     const std::function<torch::autograd::variable_list()>& gradients_of);

@@ -41,13 +41,11 @@ struct Accumulating : OnceDifferentiable<Accumulating> {
 void check_accumulates(std::string_view op, const Tensor& weight) {
   if (weight.is_leaf())
     return;
-  throw Error(
-      ExitCode::kUnexpected,
-      fmt::format(
-          "[{}] WeightGrad::kAccumulate needs a leaf weight, but {} is the "
-          "result of another operation; pass the parameter itself",
-          op,
-          describe(weight)));
+  throw UsageError(fmt::format(
+      "[{}] WeightGrad::kAccumulate needs a leaf weight, but {} is the "
+      "result of another operation; pass the parameter itself",
+      op,
+      describe(weight)));
 }
 
 Tensor accumulation_target(std::string_view op, const Tensor& weight) {
@@ -55,15 +53,13 @@ Tensor accumulation_target(std::string_view op, const Tensor& weight) {
   if (target.defined() && target.scalar_type() == torch::kFloat &&
       target.is_contiguous() && target.sizes() == weight.sizes())
     return target;
-  throw Error(
-      ExitCode::kUnexpected,
-      fmt::format(
-          "[{}] WeightGrad::kAccumulate adds to weight.grad(), which must be a "
-          "contiguous float32 tensor of the weight's shape; the weight is {}, "
-          "its grad is {}; wrap the module in DataParallel or set .grad()",
-          op,
-          describe(weight),
-          describe(target)));
+  throw UsageError(fmt::format(
+      "[{}] WeightGrad::kAccumulate adds to weight.grad(), which must be a "
+      "contiguous float32 tensor of the weight's shape; the weight is {}, "
+      "its grad is {}; wrap the module in DataParallel or set .grad()",
+      op,
+      describe(weight),
+      describe(target)));
 }
 
 Tensor accumulating(std::string_view op, const Tensor& weight) {

@@ -23,11 +23,11 @@ enum class WeightGrad {
 };
 
 // weight.grad(), checked: defined, fp32, contiguous and of the weight's shape.
-// Throws Error naming the op, shapes and dtypes otherwise.
+// Throws UsageError naming the op, shapes and dtypes otherwise.
 Tensor accumulation_target(std::string_view op, const Tensor& weight);
 
-// Throws Error unless the weight can accumulate: a leaf (the result of another
-// op has no .grad()). Called in forward.
+// Throws UsageError unless the weight can accumulate: a leaf (the result of
+// another op has no .grad()). Called in forward.
 void check_accumulates(std::string_view op, const Tensor& weight);
 
 // The weight itself, in a form whose gradient is added to weight.grad() in fp32

@@ -363,12 +363,10 @@ void Muon::step_range(const StepRange& range) {
     adamw_step(range, options().adamw);
     return;
   }
-  throw Error(
-      ExitCode::kUnexpected,
-      fmt::format(
-          "[optimizer] '{}' was to be stepped by itself; Muon steps all groups "
-          "at once, because its ranks compute matrices for one another",
-          range.group.name));
+  throw UsageError(fmt::format(
+      "[optimizer] '{}' was to be stepped by itself; Muon steps all groups "
+      "at once, because its ranks compute matrices for one another",
+      range.group.name));
 }
 
 }  // namespace brigade

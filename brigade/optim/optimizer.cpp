@@ -27,17 +27,15 @@ void check(const OptimizerGroup& group) {
       group.weight.is_contiguous() && group.main_grad.is_contiguous() &&
       group.weight.numel() == group.main_grad.numel())
     return;
-  throw Error(
-      ExitCode::kUnexpected,
-      fmt::format(
-          "[optimizer] group '{}': weight is {} of {} elements, main_grad {} "
-          "of {}; expected flat contiguous tensors of equal length, bf16 or "
-          "float32, and float32",
-          group.name,
-          c10::toString(dtype),
-          group.weight.numel(),
-          c10::toString(group.main_grad.scalar_type()),
-          group.main_grad.numel()));
+  throw UsageError(fmt::format(
+      "[optimizer] group '{}': weight is {} of {} elements, main_grad {} "
+      "of {}; expected flat contiguous tensors of equal length, bf16 or "
+      "float32, and float32",
+      group.name,
+      c10::toString(dtype),
+      group.weight.numel(),
+      c10::toString(group.main_grad.scalar_type()),
+      group.main_grad.numel()));
 }
 
 // The state of this name; undefined if there is none.

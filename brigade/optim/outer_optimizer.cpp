@@ -16,14 +16,12 @@ void outer_step(
            tensor.numel() == weight.numel();
   };
   if (!is_flat(weight) || !is_flat(momentum) || !is_flat(gradient)) {
-    throw Error(
-        ExitCode::kUnexpected,
-        fmt::format(
-            "[outer_step] weight of {}, momentum of {} and gradient of {} "
-            "elements: expected flat float32 tensors of one length",
-            weight.numel(),
-            momentum.numel(),
-            gradient.numel()));
+    throw UsageError(fmt::format(
+        "[outer_step] weight of {}, momentum of {} and gradient of {} "
+        "elements: expected flat float32 tensors of one length",
+        weight.numel(),
+        momentum.numel(),
+        gradient.numel()));
   }
   const torch::NoGradGuard no_grad;
   momentum.mul_(options.momentum).add_(gradient);

@@ -17,7 +17,7 @@
 namespace brigade {
 
 // weight, momentum: read and written; gradient: read. All float32, flat, of one
-// length. Throws an Error naming the sizes when they are not.
+// length. Throws a UsageError naming the sizes when they are not.
 void outer_step(
     const OuterOptimizerOptions& options,
     torch::Tensor weight,

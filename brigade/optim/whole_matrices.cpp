@@ -122,17 +122,15 @@ void WholeMatrices::check_is_whole(const Matrix& matrix) const {
     numel += part.piece.numel;
   if (numel == matrix.numel())
     return;
-  throw Error(
-      ExitCode::kUnexpected,
-      fmt::format(
-          "[optimizer] of the {} elements of matrix '{}' the {} ranks of group "
-          "'{}' have {}: the group must be all ranks that have a part of it, "
-          "each element on one or in equal parts on several",
-          matrix.numel(),
-          matrix.name(),
-          ranks_->size(),
-          ranks_->name(),
-          numel));
+  throw UsageError(fmt::format(
+      "[optimizer] of the {} elements of matrix '{}' the {} ranks of group "
+      "'{}' have {}: the group must be all ranks that have a part of it, "
+      "each element on one or in equal parts on several",
+      matrix.numel(),
+      matrix.name(),
+      ranks_->size(),
+      ranks_->name(),
+      numel));
 }
 
 void WholeMatrices::choose_owners() {

@@ -64,7 +64,7 @@ class WholeMatrices {
   using Compute = std::function<torch::Tensor(const torch::Tensor& whole)>;
 
   // Collective over `ranks`, which hold all pieces of the matrices. Costs two
-  // all-gathers. Throws an Error naming a matrix whose pieces, equal ones
+  // all-gathers. Throws a UsageError naming a matrix whose pieces, equal ones
   // counted once, do not have as many elements as it.
   WholeMatrices(
       CommunicatorPtr ranks,

@@ -151,14 +151,12 @@ class GlooCommunicator : public ComposedCommunicator {
       });
     }
     if (op != ReduceOp::kSum) {
-      throw Error(
-          ExitCode::kUnexpected,
-          fmt::format(
-              "[comm] {} in group '{}': the maximum or minimum of {} is not "
-              "supported; convert to Float first",
-              to_string(record),
-              name(),
-              c10::toString(record.dtype)));
+      throw UsageError(fmt::format(
+          "[comm] {} in group '{}': the maximum or minimum of {} is not "
+          "supported; convert to Float first",
+          to_string(record),
+          name(),
+          c10::toString(record.dtype)));
     }
     return sum_by_messages(tensor, record);
   }

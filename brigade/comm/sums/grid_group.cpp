@@ -140,14 +140,12 @@ class GridGroup : public Communicator {
   }
 
   [[noreturn]] void refuse(const char* what) const {
-    throw Error(
-        ExitCode::kUnexpected,
-        fmt::format(
-            "[comm] group '{}' {}: its ranks are connected along the axes of "
-            "the mesh alone; use the group of an axis, or make one by "
-            "ProcessMesh::split()",
-            name(),
-            what));
+    throw UsageError(fmt::format(
+        "[comm] group '{}' {}: its ranks are connected along the axes of "
+        "the mesh alone; use the group of an axis, or make one by "
+        "ProcessMesh::split()",
+        name(),
+        what));
   }
 
   WorkPtr do_barrier(Record record) override {
