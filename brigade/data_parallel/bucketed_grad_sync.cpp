@@ -257,6 +257,7 @@ void BucketedGradSync::set_bucket_step(BucketStepPtr step) {
         "{}: call step() after backward(), or set Sharding::kNone",
         to_string(options_.sharding)));
   }
+  steps_in_backward_ = step != nullptr;
   bucket_step_ = std::move(step);
 }
 

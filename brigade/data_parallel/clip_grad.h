@@ -19,8 +19,8 @@ namespace brigade {
 // become 0.
 double clip_grad_norm(GradSync& sync, double max_norm);
 
-// The factor that gradients of this norm are multiplied with: 1 up to
-// `max_norm`; NaN if the norm is, and 0 if it is infinite.
+// The factor that gradients of this norm are multiplied with, as PyTorch's: 1
+// for norms up to `max_norm` - 1e-6; NaN if the norm is, 0 if it is infinite.
 double clip_factor(double norm, double max_norm);
 
 // Limits each of the step's gradients (with Reduction::kMean each mean) to

@@ -240,8 +240,11 @@ void GradSync::begin_use() {
 }
 
 void GradSync::check_before_step() {
-  if (phase_ == Phase::kAccumulating &&
-      options().handover == GradHandover::kMainGrad)
+  const bool waits_for_finish = phase_ == Phase::kReducing &&
+                                options().finish == FinishMode::kExplicit &&
+                                !steps_in_backward_;
+  if (options().handover == GradHandover::kMainGrad &&
+      (phase_ == Phase::kAccumulating || waits_for_finish))
     throw_not_reduced("an optimizer's step");
   // The optimizer must step the values that torch::load() has brought since
   // backward.

@@ -276,7 +276,8 @@ class GradSync {
   HandedGradients handed_;
 
   Phase phase_ = Phase::kIdle;
-  EndOfBackward end_of_backward_;  // where a round or the step may end
+  bool steps_in_backward_ = false;  // an optimizer, bucket by bucket
+  EndOfBackward end_of_backward_;   // where a round or the step may end
 
  private:
   // A step's first backward begins: takes over what was done to parameters

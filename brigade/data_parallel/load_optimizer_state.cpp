@@ -153,6 +153,9 @@ void load_optimizer_state(
     const OptimizerState& state) {
   const torch::NoGradGuard no_grad;
   check_is_of(sync, state);
+  // Throws for an optimizer without such states on all ranks, also on those
+  // that own padding alone.
+  make_param_state(optimizer);
   std::string problem;
   try {
     make_zero_states(sync, optimizer, state);

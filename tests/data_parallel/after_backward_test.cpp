@@ -208,5 +208,20 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::ValuesIn(testing::all_sync_cases()),
     [](const auto& each) { return name_of(each.param); });
 
+TEST(ExplicitFinish, ComesBeforeAnOptimizersStep) {
+  const auto world = testing::make_world_of_one();
+  DataParallel<torch::nn::Linear> model(
+      torch::nn::Linear(3, 2),
+      world,
+      {.handover = GradHandover::kMainGrad, .finish = FinishMode::kExplicit});
+  AdamW adamw = make_adamw(model.sync(), 0.0);
+  model.forward(torch::ones({4, 3})).sum().backward();
+  EXPECT_THAT(
+      [&] { adamw.step(0.1, 1.0); },
+      ThrowsMessage<UsageError>(HasSubstr("with FinishMode::kExplicit after")));
+  model.finish();
+  EXPECT_NO_THROW(adamw.step(0.1, 1.0));
+}
+
 }  // namespace
 }  // namespace brigade

@@ -15,6 +15,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using testing::make_world_of_one;
+using testing::run_ranks;
 using ::testing::ThrowsMessage;
 
 torch::nn::Sequential make_refused_net() {
@@ -68,6 +69,20 @@ TEST(OptimizerState, NamesStatesThatDoNotFit) {
       [&] { load_optimizer_state(flat.sync(), adamw, other); },
       ThrowsMessage<DataError>(
           HasSubstr("after 0 steps and another parameter after 7")));
+}
+
+TEST(OptimizerState, RefusesAnOptimizerWithoutStatesOnRanksOfPaddingToo) {
+  run_ranks(2, [](const CommunicatorPtr& world) {
+    DataParallel<torch::nn::Linear> model(
+        torch::nn::Linear(2, 2),
+        world,
+        {.handover = GradHandover::kMainGrad,
+         .sharding = Sharding::kOptimizer});
+    OptimizerState state;
+    state.of_param["weight"] = {{"step", torch::tensor(int64_t{1})}};
+    torch::optim::LBFGS lbfgs(owned_parameters(model.sync()));
+    EXPECT_THROW(load_optimizer_state(model.sync(), lbfgs, state), UsageError);
+  });
 }
 
 TEST(OptimizerState, RefusesTheStateOfAnIgnoredParameter) {
