@@ -27,8 +27,8 @@ BucketStepPtr make_bucket_step(
     torch::optim::Optimizer& optimizer,
     std::function<void(const torch::Tensor& param)> before_step = {});
 
-// `optimizer` was made over `sync`, by make_adamw() or a similar function,
-// except make_muon(), whose ranks compute for one another. It steps with
+// `optimizer` was made over `sync`, by make_adamw() or a similar function, and
+// steps its groups apart (Optimizer::steps_groups_apart()). It steps with
 // learning rate `lr`, or with one for each of its parameter groups, and clears
 // the main_grads. Both outlive the result. Throws UsageError if it was made
 // otherwise, if it lacks a parameter or a rate, without

@@ -14,7 +14,7 @@ std::unique_ptr<Optimizer> make_kind(
     const OptimizerOptions& options,
     std::vector<OptimizerGroup> groups,
     std::span<const Param> params,
-    const Muon::RanksOf& ranks_of) {
+    const RanksOf& ranks_of) {
   switch (options.kind) {
     case OptimizerKind::kAdamW:
       break;
@@ -40,7 +40,7 @@ std::unique_ptr<Optimizer> make_optimizer(
     const OptimizerOptions& options,
     std::vector<OptimizerGroup> groups,
     std::span<const Param> params,
-    const Muon::RanksOf& ranks_of) {
+    const RanksOf& ranks_of) {
   auto optimizer = make_kind(options, std::move(groups), params, ranks_of);
   if (options.moments != MomentDtype::kFloat32)
     optimizer->keep_moments_in(options.moments, options.seed);

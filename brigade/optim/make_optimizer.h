@@ -5,7 +5,6 @@
 #include <span>
 #include <vector>
 
-#include "brigade/optim/muon.h"
 #include "brigade/optim/optimizer.h"
 #include "brigade/options/optimizer.h"
 #include "brigade/param/param.h"
@@ -13,11 +12,12 @@
 namespace brigade {
 
 // params: those that RunPart::param counts. Only an optimizer of whole matrices
-// reads them and `ranks_of`; then this is collective over these ranks.
+// reads them, and calls `ranks_of` for each; then this is collective over these
+// ranks.
 std::unique_ptr<Optimizer> make_optimizer(
     const OptimizerOptions& options,
     std::vector<OptimizerGroup> groups,
     std::span<const Param> params,
-    const Muon::RanksOf& ranks_of);
+    const RanksOf& ranks_of);
 
 }  // namespace brigade

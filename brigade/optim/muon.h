@@ -45,12 +45,6 @@ class Muon final : public Optimizer {
     int64_t round_numel = kRoundNumel;
   };
 
-  // Returns the group of all ranks that have a part of a parameter, by tensor
-  // parallelism or as its replicas; no other matrix there has its name. If
-  // gradients_are_reduced() is called, nothing else may be launched on that
-  // group during backward.
-  using RanksOf = std::function<CommunicatorPtr(const Param& param)>;
-
   // Groups with StepUnit::kMatrices have parts, each of a matrix of `params`,
   // which is the same on all ranks of `ranks_of`; `params` are read in steps,
   // too. Collective over those ranks; so is step(). Throws UsageError naming a

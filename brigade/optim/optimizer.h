@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "brigade/base/flat_range.h"
+#include "brigade/comm/communicator.h"
 #include "brigade/ops/adamw.h"
 #include "brigade/options/optimizer.h"
 #include "brigade/options/optimizer_states.h"
@@ -47,6 +48,12 @@ struct OptimizerGroup {
   // memory; padding belongs to none.
   std::vector<RunPart> parts = {};
 };
+
+// Returns the group of all ranks that have a part of a parameter, by tensor
+// parallelism or as its replicas; no other matrix there has its name. If
+// Optimizer::gradients_are_reduced() is called, nothing else may be launched on
+// that group during backward.
+using RanksOf = std::function<CommunicatorPtr(const Param& param)>;
 
 // Throws UsageError naming the group whose param_group has no rate in `lrs`.
 void check_has_rate(

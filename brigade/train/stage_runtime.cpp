@@ -66,16 +66,19 @@ void set_row_norms(std::span<const Param> params, Communicator& tp) {
 }
 
 // All ranks that have a part of one of this stage's matrices and step it with
-// the same gradient. Apart: pieces are sent while gradients are reduced.
-CommunicatorPtr matrix_ranks(
-    const TrainConfig& config,
-    const ProcessMesh& mesh) {
-  if (config.training.optimizer.kind != OptimizerKind::kMuon)
-    return mesh.replicas();
-  const int dp_of_group = mesh.dims().dp / mesh.replica_groups();
-  return mesh.split_apart("matrix owners", [&](const Coordinate& at) {
-    return std::vector<int>{at.pp, at.dp / dp_of_group};
-  });
+// the same gradient; connected at the first call, which is collective over all
+// ranks, as the stage is made. Apart: pieces are sent while gradients are
+// reduced.
+RanksOf matrix_ranks(const ProcessMesh& mesh) {
+  return [&mesh, ranks = CommunicatorPtr()](const Param&) mutable {
+    if (!ranks) {
+      const int dp_of_group = mesh.dims().dp / mesh.replica_groups();
+      ranks = mesh.split_apart("matrix owners", [&](const Coordinate& at) {
+        return std::vector<int>{at.pp, at.dp / dp_of_group};
+      });
+    }
+    return ranks;
+  };
 }
 
 }  // namespace
@@ -127,13 +130,10 @@ StageRuntime::StageRuntime(
       [this](const Param& param) {
         return step_rule_of(*param.row, config_.training);
       },
-      [this, trained, ranks = matrix_ranks(config, mesh)](
+      [this, trained, ranks_of = matrix_ranks(mesh)](
           std::vector<OptimizerGroup> groups) {
         return make_optimizer(
-            optimizer_options(config_),
-            std::move(groups),
-            trained,
-            [&](const Param&) { return ranks; });
+            optimizer_options(config_), std::move(groups), trained, ranks_of);
       });
 }
 
