@@ -220,7 +220,7 @@ void check_optimizer(const TrainConfig& config, Problems& problems) {
         "= \"sgd\": its rules are those of updates whose size does not depend "
         "on the gradient's; set optimizer to \"adamw\", \"muon\" or "
         "\"schedule_free_adamw\"");
-  if (training.muon_learning_rate && training.lr.peak == 0)
+  if (training.optimizer.muon.learning_rate && training.lr.peak == 0)
     problems.emplace_back(
         "[config] /training/muon_learning_rate follows learning_rate's "
         "schedule, but /training/learning_rate is 0; set it above 0");

@@ -116,8 +116,6 @@ struct TrainingConfig {
   std::optional<int64_t> max_tokens;        // no step goes beyond
   LossOptions loss;
   OptimizerOptions optimizer;  // its kernels are model.kernels
-  // The highest of matrices; absent: lr.peak, as of all others.
-  std::optional<double> muon_learning_rate;
   double weight_decay = 0.01;
   WeightDecayOn weight_decay_on = WeightDecayOn::kAll;
   // Absent: kAfterLastStep, or as the run that is continued was saved.

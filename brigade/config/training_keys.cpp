@@ -121,7 +121,6 @@ ConfigKey& of_muon(ConfigKey& key) {
 }
 
 void add_muon(std::vector<ConfigKey>& keys) {
-  const auto group = training_keys(keys);
   const auto muon =
       training_keys(keys, &TrainingConfig::optimizer, &OptimizerOptions::muon);
   const auto newton_schulz = training_keys(
@@ -131,9 +130,9 @@ void add_muon(std::vector<ConfigKey>& keys) {
       &MuonOptions::newton_schulz);
   using N = NewtonSchulzOptions;
   const ValueRule above_0{.low = 0, .low_is_excluded = true};
-  of_muon(group.key(
+  of_muon(muon.key(
               "muon_learning_rate",
-              &TrainingConfig::muon_learning_rate,
+              &MuonOptions::learning_rate,
               above_0,
               kCourse,
               "Muon, the highest of matrices, with learning_rate's schedule"))

@@ -5,10 +5,8 @@
 namespace brigade {
 
 StepUnit step_unit(const ParameterRow& row, const OptimizerOptions& options) {
-  return options.kind == OptimizerKind::kMuon &&
-                 row.role == ParameterRole::kMatrix
-             ? StepUnit::kMatrices
-             : StepUnit::kElements;
+  return row.role == ParameterRole::kMatrix ? options.matrix_unit()
+                                            : StepUnit::kElements;
 }
 
 int64_t state_bytes(

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <array>
+#include <cmath>
+#include <optional>
 
 #include "brigade/options/choice.h"
 #include "brigade/options/kernels.h"
@@ -49,6 +51,14 @@ struct MuonOptions {
   bool nesterov = true;
   MuonScale scale = MuonScale::kMatchRmsAdamW;
   NewtonSchulzOptions newton_schulz;
+  // A run's highest rate of matrices; absent: as of all others. An optimizer
+  // steps with the rate that it is given.
+  std::optional<double> learning_rate = {};
+  // What updates grow by where a model is so many times as wide: of
+  // kMatchRmsAdamW by the root; the other scales depend on A / B.
+  double growth(double width) const {
+    return scale == MuonScale::kMatchRmsAdamW ? std::sqrt(width) : 1;
+  }
 };
 
 }  // namespace brigade

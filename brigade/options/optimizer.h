@@ -10,6 +10,7 @@
 #include "brigade/options/choice.h"
 #include "brigade/options/kernels.h"
 #include "brigade/options/muon.h"
+#include "brigade/options/mup.h"
 
 namespace brigade {
 
@@ -27,6 +28,12 @@ inline constexpr std::array kChoices<OptimizerKind>{
     Choice{OptimizerKind::kMuon, "muon"},
     Choice{OptimizerKind::kSgd, "sgd"},
     Choice{OptimizerKind::kScheduleFreeAdamW, "schedule_free_adamw"}};
+
+// What an optimizer takes at a time.
+enum class StepUnit {
+  kElements,  // each by itself, in any run of memory
+  kMatrices,  // whole matrices, wherever their elements lie
+};
 
 // The dtype in which optimizers keep their moments between steps; a step is
 // float32's in any case.
@@ -85,6 +92,35 @@ struct OptimizerOptions {
   // Whether an average of the weights is evaluated and saved.
   bool averages_weights() const {
     return kind == OptimizerKind::kScheduleFreeAdamW || ema_decay > 0;
+  }
+  // What it takes at a time of the matrices of layers; elements of all else.
+  StepUnit matrix_unit() const {
+    return kind == OptimizerKind::kMuon ? StepUnit::kMatrices
+                                        : StepUnit::kElements;
+  }
+  // What a run's learning rate, `peak` at the highest, is multiplied with for
+  // parameters of this unit.
+  double rate_of(StepUnit unit, double peak) const {
+    return unit == StepUnit::kMatrices && muon.learning_rate
+               ? *muon.learning_rate / peak
+               : 1;
+  }
+  // What mup multiplies it with besides. Adam's updates have elements of one
+  // size, so that what they do to an output grows with the inputs; those of
+  // matrices have a norm that their scale says.
+  double mup_rate(const MupFactors& mup, StepUnit unit) const {
+    return mup.values /
+           (unit == StepUnit::kElements ? mup.width : muon.growth(mup.width));
+  }
+  // Multiplies the learning rates that are given here.
+  void scale_rates(double factor) {
+    if (muon.learning_rate)
+      *muon.learning_rate *= factor;
+  }
+  // Which kernels step, whatever the kind.
+  void set_kernels(ops::Kernels kernels) {
+    adamw.kernels = kernels;
+    muon.newton_schulz.kernels = kernels;
   }
 };
 

@@ -8,14 +8,13 @@ constexpr const char* kSecondMoment = "exp_avg_sq";
 std::vector<StateSpec> own_states(
     const OptimizerOptions& options,
     StepUnit unit) {
-  const std::vector<StateSpec> adamw = {{"exp_avg"}, {kSecondMoment}};
   switch (options.kind) {
     case OptimizerKind::kAdamW:
       break;
     case OptimizerKind::kMuon:
-      return unit == StepUnit::kMatrices
-                 ? std::vector<StateSpec>{{"muon_momentum"}}
-                 : adamw;
+      if (unit == StepUnit::kMatrices)
+        return {{"muon_momentum"}};
+      break;
     case OptimizerKind::kSgd:
       return options.sgd.momentum == 0
                  ? std::vector<StateSpec>{}
@@ -23,7 +22,7 @@ std::vector<StateSpec> own_states(
     case OptimizerKind::kScheduleFreeAdamW:
       return {{"z"}, {kSecondMoment}};
   }
-  return adamw;
+  return {{"exp_avg"}, {kSecondMoment}};
 }
 
 double bytes_of(StateDtype dtype) {

@@ -12,12 +12,6 @@
 
 namespace brigade {
 
-// What an optimizer takes at a time.
-enum class StepUnit {
-  kElements,  // each by itself, in any run of memory
-  kMatrices,  // whole matrices, wherever their elements lie
-};
-
 // The dtype of a state's elements.
 enum class StateDtype {
   kFloat32,

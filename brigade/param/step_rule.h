@@ -3,7 +3,7 @@
 
 #include <functional>
 
-#include "brigade/options/optimizer_states.h"
+#include "brigade/options/optimizer.h"
 #include "brigade/param/param.h"
 
 namespace brigade {

@@ -97,41 +97,22 @@ GradSyncOptions grad_sync_options(const TrainConfig& config) {
   return options;
 }
 
-namespace {
-
-// What mup multiplies a parameter's rate with. Adam's updates have elements of
-// one size, so that what they do to an output grows with the inputs; Muon's
-// have a norm that its scale says.
-double mup_rate(const MupFactors& mup, StepUnit unit, const MuonOptions& muon) {
-  if (unit == StepUnit::kElements)
-    return mup.values / mup.width;
-  // 0.2 sqrt(max(A, B)) grows with the width; the others depend on A / B.
-  return muon.scale == MuonScale::kMatchRmsAdamW
-             ? mup.values / std::sqrt(mup.width)
-             : mup.values;
-}
-
-}  // namespace
-
 StepRule step_rule_of(const ParameterRow& row, const TrainingConfig& training) {
   const bool decays =
       training.weight_decay_on == WeightDecayOn::kAll || row.decays;
-  StepRule rule{
-      .weight_decay = decays ? training.weight_decay : 0.0,
-      .unit = step_unit(row, training.optimizer)};
-  if (rule.unit == StepUnit::kMatrices && training.muon_learning_rate)
-    rule.rate = *training.muon_learning_rate / training.lr.peak;
+  const OptimizerOptions& optimizer = training.optimizer;
+  const StepUnit unit = step_unit(row, optimizer);
+  const double factor = optimizer.mup_rate(row.mup, unit);
   // A step takes the same share of every weight, whatever its rate.
-  const double factor = mup_rate(row.mup, rule.unit, training.optimizer.muon);
-  rule.rate *= factor;
-  rule.weight_decay /= factor;
-  return rule;
+  return {
+      .weight_decay = decays ? training.weight_decay / factor : 0.0,
+      .rate = optimizer.rate_of(unit, training.lr.peak) * factor,
+      .unit = unit};
 }
 
 OptimizerOptions optimizer_options(const TrainConfig& config) {
   OptimizerOptions options = config.training.optimizer;
-  options.adamw.kernels = config.model.kernels;
-  options.muon.newton_schulz.kernels = config.model.kernels;
+  options.set_kernels(config.model.kernels);
   options.seed = static_cast<uint64_t>(config.training.seed);
   return options;
 }

@@ -153,8 +153,7 @@ as_short_run(const TrainConfig& config, int64_t steps, double rate) {
   const double factor = training.lr.peak > 0 ? rate / training.lr.peak : 1.0;
   training.lr.peak = rate;
   training.lr.minimum *= factor;
-  if (training.muon_learning_rate)
-    *training.muon_learning_rate *= factor;
+  training.optimizer.scale_rates(factor);
   training.eval_every = 0;
   training.on_non_finite = OnNonFinite::kSkip;
   return result;

@@ -23,8 +23,8 @@ namespace brigade {
 TrainConfig with_width(const TrainConfig& config, int64_t width);
 
 // How a run of so many steps is like the config's: its warm-up, decay and table
-// are the same shares of it, and the lowest rate and muon_learning_rate of
-// `rate`. It evaluates nothing, and skips steps that are not finite. PURE.
+// are the same shares of it, and the lowest rate and the optimizer's own rates
+// of `rate`. It evaluates nothing, and skips steps that are not finite. PURE.
 TrainConfig as_short_run(const TrainConfig& config, int64_t steps, double rate);
 
 class RateTuner {

@@ -88,7 +88,7 @@ TEST(RateTuner, AShortRunHasTheSameShape) {
   config.training.lr.warmup_steps = 30;
   config.training.lr.decay_steps = 60;
   config.training.lr.table = LrTable{.points = {{0, 0}, {150, 1}}};
-  config.training.muon_learning_rate = 0.02;
+  config.training.optimizer.muon.learning_rate = 0.02;
   const TrainingConfig run = as_short_run(config, 50, 8e-3).training;
   EXPECT_EQ(run.total_train_steps, 50);
   EXPECT_FALSE(run.max_tokens);
@@ -97,7 +97,7 @@ TEST(RateTuner, AShortRunHasTheSameShape) {
   EXPECT_EQ(run.lr.table->points[1].after, 25);
   EXPECT_DOUBLE_EQ(run.lr.peak, 8e-3);
   EXPECT_DOUBLE_EQ(run.lr.minimum, 4e-4);
-  EXPECT_DOUBLE_EQ(*run.muon_learning_rate, 0.04);
+  EXPECT_DOUBLE_EQ(*run.optimizer.muon.learning_rate, 0.04);
 }
 
 class TuneRateCommand : public ::testing::Test {
