@@ -101,23 +101,9 @@ void add_loss(std::vector<ConfigKey>& keys) {
       .only_with = {"loss", {to_string(LossKind::kDistill)}};
 }
 
-// Keys of some optimizers alone.
-ConfigKey& only_with(
-    ConfigKey& key,
-    std::initializer_list<OptimizerKind> kinds) {
-  key.only_with.name = "optimizer";
-  for (const OptimizerKind kind : kinds)
-    key.only_with.values.emplace_back(to_string(kind));
-  return key;
-}
-
 ConfigKey& only_with_schedule(ConfigKey& key, LrDecay decay) {
   key.only_with = {.name = "lr_schedule", .values = {to_string(decay)}};
   return key;
-}
-
-ConfigKey& of_muon(ConfigKey& key) {
-  return only_with(key, {OptimizerKind::kMuon});
 }
 
 void add_muon(std::vector<ConfigKey>& keys) {
@@ -130,133 +116,122 @@ void add_muon(std::vector<ConfigKey>& keys) {
       &MuonOptions::newton_schulz);
   using N = NewtonSchulzOptions;
   const ValueRule above_0{.low = 0, .low_is_excluded = true};
-  of_muon(muon.key(
-              "muon_learning_rate",
-              &MuonOptions::learning_rate,
-              above_0,
-              kCourse,
-              "Muon, the highest of matrices, with learning_rate's schedule"))
+  muon.key(
+          "muon_learning_rate",
+          &MuonOptions::learning_rate,
+          above_0,
+          kCourse,
+          "Muon, the highest of matrices, with learning_rate's schedule")
       .default_note = "learning_rate";
-  of_muon(muon.key(
+  muon.key(
       "muon_momentum",
       &MuonOptions::momentum,
       {.low = 0, .high = 1, .high_is_excluded = true},
       kCourse,
-      "Muon, momentum"));
-  of_muon(muon.key(
+      "Muon, momentum");
+  muon.key(
       "muon_nesterov",
       &MuonOptions::nesterov,
       kAny,
       kCourse,
-      "Muon, look ahead along the momentum"));
-  of_muon(muon.key(
+      "Muon, look ahead along the momentum");
+  muon.key(
       "muon_scale",
       &MuonOptions::scale,
       kAny,
       kCourse,
       "Muon, what an update is multiplied with: 0.2 sqrt(max(A, B)), "
-      "sqrt(max(1, A / B)) or sqrt(A / B), for A rows and B columns"));
-  of_muon(newton_schulz.key(
+      "sqrt(max(1, A / B)) or sqrt(A / B), for A rows and B columns");
+  newton_schulz.key(
       "muon_steps",
       &N::steps,
       {.low = 1, .high = 100},
       kCourse,
-      "Muon, steps of Newton-Schulz"));
-  of_muon(newton_schulz.key(
+      "Muon, steps of Newton-Schulz");
+  newton_schulz.key(
       "muon_coefficients",
       &N::coefficients,
       kAny,
       kCourse,
-      "Muon, a, b and c of a step, a X + (b X X^T + c (X X^T)^2) X"));
-  of_muon(newton_schulz.key(
+      "Muon, a, b and c of a step, a X + (b X X^T + c (X X^T)^2) X");
+  newton_schulz.key(
       "muon_eps",
       &N::eps,
       above_0,
       kCourse,
-      "Muon, least norm that an update is divided by"));
-  of_muon(newton_schulz.key(
+      "Muon, least norm that an update is divided by");
+  newton_schulz.key(
       "muon_dtype",
       &N::dtype,
       kAny,
       kCourse,
       "Muon, of Newton-Schulz's products; in bfloat16 the last bits in which "
-      "layouts differ become hundredths of an update"));
+      "layouts differ become hundredths of an update");
 }
 
 void add_sgd(std::vector<ConfigKey>& keys) {
   const auto sgd =
       training_keys(keys, &TrainingConfig::optimizer, &OptimizerOptions::sgd);
-  only_with(
-      sgd.key(
-          "sgd_momentum",
-          &SgdOptions::momentum,
-          {.low = 0, .high = 1, .high_is_excluded = true},
-          kCourse,
-          "SGD, momentum, not damped"),
-      {OptimizerKind::kSgd});
-  only_with(
-      sgd.key(
-          "sgd_nesterov",
-          &SgdOptions::nesterov,
-          kAny,
-          kCourse,
-          "SGD, look ahead along the momentum"),
-      {OptimizerKind::kSgd});
+  sgd.key(
+      "sgd_momentum",
+      &SgdOptions::momentum,
+      {.low = 0, .high = 1, .high_is_excluded = true},
+      kCourse,
+      "SGD, momentum, not damped");
+  sgd.key(
+      "sgd_nesterov",
+      &SgdOptions::nesterov,
+      kAny,
+      kCourse,
+      "SGD, look ahead along the momentum");
 }
 
 void add_schedule_free(std::vector<ConfigKey>& keys) {
   const auto schedule_free = training_keys(
       keys, &TrainingConfig::optimizer, &OptimizerOptions::schedule_free);
   using S = ScheduleFreeOptions;
-  only_with(
-      schedule_free.key(
-          "schedule_free_step_power",
-          &S::step_power,
-          at_least(0),
-          kCourse,
-          "schedule-free, a step counts in the average as its number to this "
-          "power"),
-      {OptimizerKind::kScheduleFreeAdamW});
-  only_with(
-      schedule_free.key(
-          "schedule_free_rate_power",
-          &S::rate_power,
-          at_least(0),
-          kCourse,
-          "schedule-free, and as the highest learning rate so far to this "
-          "power"),
-      {OptimizerKind::kScheduleFreeAdamW});
+  schedule_free.key(
+      "schedule_free_step_power",
+      &S::step_power,
+      at_least(0),
+      kCourse,
+      "schedule-free, a step counts in the average as its number to this "
+      "power");
+  schedule_free.key(
+      "schedule_free_rate_power",
+      &S::rate_power,
+      at_least(0),
+      kCourse,
+      "schedule-free, and as the highest learning rate so far to this power");
 }
 
 void add_adam(std::vector<ConfigKey>& keys) {
   const auto adam =
       training_keys(keys, &TrainingConfig::optimizer, &OptimizerOptions::adamw);
-  const auto of_adam = [](ConfigKey& key) {
-    only_with(
-        key,
-        {OptimizerKind::kAdamW,
-         OptimizerKind::kMuon,
-         OptimizerKind::kScheduleFreeAdamW});
-  };
+  using A = AdamWOptions;
   const ValueRule beta{.low = 0, .high = 1, .high_is_excluded = true};
-  of_adam(adam.key(
-      "adam_beta1",
-      &AdamWOptions::beta1,
-      beta,
-      kCourse,
-      "AdamW, first moment"));
-  of_adam(adam.key(
-      "adam_beta2",
-      &AdamWOptions::beta2,
-      beta,
-      kCourse,
-      "AdamW, second moment"));
-  of_adam(adam.key(
+  adam.key("adam_beta1", &A::beta1, beta, kCourse, "AdamW, first moment");
+  adam.key("adam_beta2", &A::beta2, beta, kCourse, "AdamW, second moment");
+  adam.key(
       "adam_eps",
-      &AdamWOptions::eps,
+      &A::eps,
       {.low = 0, .low_is_excluded = true},
       kCourse,
-      "AdamW, added to the root"));
+      "AdamW, added to the root");
+}
+
+// Keys of some optimizers alone: those that `add` adds.
+void add_only_with(
+    std::vector<ConfigKey>& keys,
+    std::initializer_list<OptimizerKind> kinds,
+    void (*add)(std::vector<ConfigKey>& keys)) {
+  const size_t before = keys.size();
+  add(keys);
+  for (size_t i = before; i < keys.size(); ++i) {
+    keys[i].only_with.name = "optimizer";
+    for (const OptimizerKind kind : kinds)
+      keys[i].only_with.values.emplace_back(to_string(kind));
+  }
 }
 
 void add_mup(std::vector<ConfigKey>& keys) {
@@ -302,10 +277,11 @@ void add_training_optimizer(std::vector<ConfigKey>& keys) {
       kAny,
       kMeaning,
       "what steps the weights; muon steps matrices, and AdamW the rest");
-  add_adam(keys);
-  add_muon(keys);
-  add_sgd(keys);
-  add_schedule_free(keys);
+  using enum OptimizerKind;
+  add_only_with(keys, {kAdamW, kMuon, kScheduleFreeAdamW}, add_adam);
+  add_only_with(keys, {kMuon}, add_muon);
+  add_only_with(keys, {kSgd}, add_sgd);
+  add_only_with(keys, {kScheduleFreeAdamW}, add_schedule_free);
   optimizer.key(
       "optimizer_state_dtype",
       &OptimizerOptions::moments,
