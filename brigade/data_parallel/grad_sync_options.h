@@ -30,7 +30,7 @@ enum class MissingGradient {
 // Where the optimizer finds the gradient after finish().
 enum class GradHandover {
   // param.grad() in the parameter's dtype, the mean applied: torch::optim.
-  // Once the optimizer has stepped (WriteWatch), the next step starts from zero
+  // Once the optimizer has stepped (WriteObserver), the next step starts from zero
   // by itself; zero_grad() is needed only to drop gradients.
   kParamDtype,
   // The flat main_grads of segments(), unscaled (see grad_scale()): Brigade's

@@ -57,7 +57,7 @@ bool HandedGradients::were_touched() const {
 bool HandedGradients::end_use() const {
   throw_if_stepped_elsewhere();
   // A rank that owns nothing that was stepped has nothing to clear.
-  if (stepped_numel_ > 0 || writes_.seen() == WriteWatch::Seen::kWeights)
+  if (stepped_numel_ > 0 || writes_.seen() == WriteObserver::Seen::kWeights)
     throw_if_kept();
   return are_main_grads() && stepped_numel_ < owned_numel();
 }
@@ -106,7 +106,7 @@ void HandedGradients::throw_if_stepped_elsewhere() const {
   const bool is_grad_read =  // .grad() is what such an optimizer takes it for
       !are_main_grads() || (options_->sharding == Sharding::kNone &&
                             options_->reduction == Reduction::kSum);
-  if (is_grad_read || writes_.seen() == WriteWatch::Seen::kStep)
+  if (is_grad_read || writes_.seen() == WriteObserver::Seen::kStep)
     return;
   throw UsageError(fmt::format(
       "[data_parallel] weights were written between the step's last backward() "
@@ -131,11 +131,11 @@ void HandedGradients::throw_if_kept() const {
 }
 
 void HandedGradients::begin_optimizer_step() {
-  const bool is_watched = are_main_grads() && writes_.is_watching();
-  bool is_changed = writes_.seen() == WriteWatch::Seen::kGradients;
+  const bool is_observed = are_main_grads() && writes_.is_observing();
+  bool is_changed = writes_.seen() == WriteObserver::Seen::kGradients;
   std::string name = "a parameter";
   for (int i = 0;
-       is_watched && i < static_cast<int>(progress_->params().size());
+       is_observed && i < static_cast<int>(progress_->params().size());
        ++i) {
     const Param& param = progress_->params()[static_cast<size_t>(i)];
     const torch::Tensor& grad = param.tensor.grad();
@@ -145,7 +145,7 @@ void HandedGradients::begin_optimizer_step() {
     name = "'" + param.name + "'";
     break;
   }
-  if (is_watched && is_changed) {
+  if (is_observed && is_changed) {
     throw UsageError(fmt::format(
         "[data_parallel] .grad() of {} was changed between the step's last "
         "backward() and the optimizer, which with handover = kMainGrad and "

@@ -10,7 +10,7 @@
 
 #include "brigade/data_parallel/grad_sync_options.h"
 #include "brigade/data_parallel/step_progress.h"
-#include "brigade/data_parallel/write_watch.h"
+#include "brigade/data_parallel/write_observer.h"
 #include "brigade/param/param_memory.h"
 
 namespace brigade {
@@ -72,7 +72,7 @@ class HandedGradients {
   int64_t shown_version_ = 0;      // the same, of .grad()
   int64_t stepped_numel_ = 0;      // since begin()
   // Watches writes from begin() to the first step.
-  WriteWatch writes_;
+  WriteObserver writes_;
 };
 
 }  // namespace brigade

@@ -1,6 +1,6 @@
 // Makes an op of ours visible to those that observe libtorch's operations
 // (at::RecordFunction): its profiler, and modules whose weights are gathered
-// when they are read (wrap/weight_watch.h, gather_watch.h).
+// when they are read (wrap/weight_observer.h, gather_observer.h).
 #pragma once
 
 #include <ATen/record_function.h>

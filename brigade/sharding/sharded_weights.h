@@ -58,7 +58,7 @@ class ShardedWeights {
   void use(int unit) { use_all({&unit, 1}); }
   // The same for several units, of an operation that reads them all.
   void use_all(std::span<const int> units);
-  // A forward of unknown code begins: see WeightWatch.
+  // A forward of unknown code begins: see WeightObserver.
   void begin_pass() { is_in_pass_ = true; }
   bool is_in_pass() const { return is_in_pass_; }
   // A backward, or a forward without one, is over: frees all units that are not

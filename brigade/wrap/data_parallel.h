@@ -45,10 +45,10 @@
 #include "brigade/optim/adamw.h"
 #include "brigade/wrap/compute_copies.h"
 #include "brigade/wrap/forward_casts.h"
-#include "brigade/wrap/gather_watch.h"
+#include "brigade/wrap/gather_observer.h"
 #include "brigade/wrap/mixed_precision.h"
 #include "brigade/wrap/module_tensors.h"
-#include "brigade/wrap/weight_watch.h"
+#include "brigade/wrap/weight_observer.h"
 
 namespace brigade {
 
@@ -173,12 +173,12 @@ class DataParallel {
       wrapped_.sync->before_handover([copies] { copies->restore(); });
     wrapped_.sync->before_step(make_check_of_layers(module_of(module_)));
     if (ShardedWeights* weights = wrapped_.sync->sharded_weights())
-      watch_ = std::make_unique<WeightWatch>(*weights);
+      weight_observer_ = std::make_unique<WeightObserver>(*weights);
     // Mixed precision makes the copies of all weights at once.
     else if (
         options.gather == GatherMode::kOverlapForward &&
         options.sharding != Sharding::kNone && !wrapped_.copies)
-      gather_watch_ = std::make_unique<GatherWatch>(*wrapped_.sync);
+      gather_observer_ = std::make_unique<GatherObserver>(*wrapped_.sync);
     broadcast_buffers_of(0);
   }
 
@@ -198,7 +198,7 @@ class DataParallel {
   // The module's forward(), after the broadcast of buffers if
   // WrapOptions::broadcast_buffers asks for it: collective then. With
   // GatherMode::kOverlapForward each operation waits for the weights that it
-  // reads (GatherWatch); with mixed precision forward() waits for all at its
+  // reads (GatherObserver); with mixed precision forward() waits for all at its
   // start. With kParameters each unit is gathered when it is used, so that all
   // ranks must use the same ones in the same order, in backward too. With mixed
   // precision it computes with the copies, which operator->'s forward() does
@@ -206,18 +206,18 @@ class DataParallel {
   template <typename... Inputs>
   auto forward(Inputs&&... inputs) {
     before_forward();
-    if (watch_ != nullptr) {
-      WatchedForward in_forward(*watch_);
+    if (weight_observer_ != nullptr) {
+      ObservedForward in_forward(*weight_observer_);
       auto output = (*this)->forward(std::forward<Inputs>(inputs)...);
       in_forward.end();
       if constexpr (!kIsScripted)
         visit_tensors(output, [this](const torch::Tensor& tensor) {
-          watch_->watch_backward(tensor);
+          weight_observer_->observe_backward(tensor);
         });
       return output;
     }
     if (wrapped_.copies == nullptr) {
-      GatherWatch::InForward in_forward(gather_watch_.get());
+      GatherObserver::InForward in_forward(gather_observer_.get());
       auto output = target()->forward(std::forward<Inputs>(inputs)...);
       in_forward.end();
       return output;
@@ -354,7 +354,7 @@ class DataParallel {
       return &*module_;
   }
   void before_forward() {
-    if (!gather_watch_)
+    if (!gather_observer_)
       wrapped_.sync->wait_for_weights();
     if (torch::GradMode::is_enabled())
       wrapped_.sync->drop_cleared_gradients();
@@ -371,8 +371,8 @@ class DataParallel {
   CommunicatorPtr ranks_;  // that wrap it
   WrapOptions wrap_;
   Wrapped wrapped_;
-  std::unique_ptr<WeightWatch> watch_;         // Sharding::kParameters
-  std::unique_ptr<GatherWatch> gather_watch_;  // kOverlapForward
+  std::unique_ptr<WeightObserver> weight_observer_;  // Sharding::kParameters
+  std::unique_ptr<GatherObserver> gather_observer_;  // kOverlapForward
 };
 
 }  // namespace brigade

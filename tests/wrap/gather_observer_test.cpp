@@ -1,7 +1,7 @@
 // Weights that are gathered while forward runs. The oracle of values is the
 // same training with whole weights; that of waits a communicator that gathers
 // only what is waited for.
-#include "brigade/wrap/gather_watch.h"
+#include "brigade/wrap/gather_observer.h"
 
 #include <ATen/record_function.h>
 #include <gmock/gmock.h>
@@ -151,9 +151,9 @@ struct AfterOneStep {
   AdamW optimizer;
 };
 
-class GatherWatchTest : public ::testing::TestWithParam<Sharding> {};
+class GatherObserverTest : public ::testing::TestWithParam<Sharding> {};
 
-TEST_P(GatherWatchTest, AnOperationWaitsForItsOwnWeightsAlone) {
+TEST_P(GatherObserverTest, AnOperationWaitsForItsOwnWeightsAlone) {
   run_ranks(2, [](const CommunicatorPtr& world) {
     AfterOneStep run(world, GetParam());
     std::vector<std::set<std::string>> waited;
@@ -171,7 +171,7 @@ TEST_P(GatherWatchTest, AnOperationWaitsForItsOwnWeightsAlone) {
   });
 }
 
-TEST_P(GatherWatchTest, AnotherStorageOverAWeightIsTheWeight) {
+TEST_P(GatherObserverTest, AnotherStorageOverAWeightIsTheWeight) {
   run_ranks(2, [](const CommunicatorPtr& world) {
     AfterOneStep run(world, GetParam());
     torch::Tensor& weight = run.net->ours;
@@ -191,7 +191,7 @@ TEST_P(GatherWatchTest, AnotherStorageOverAWeightIsTheWeight) {
   });
 }
 
-TEST_P(GatherWatchTest, TrainsAsWithWholeWeights) {
+TEST_P(GatherObserverTest, TrainsAsWithWholeWeights) {
   const auto train = [](const CommunicatorPtr& world, Sharding sharding) {
     const auto net = std::make_shared<ReadersNet>();
     Model model(
@@ -215,7 +215,7 @@ TEST_P(GatherWatchTest, TrainsAsWithWholeWeights) {
   });
 }
 
-TEST_P(GatherWatchTest, AfterForwardAllWeightsAreThere) {
+TEST_P(GatherObserverTest, AfterForwardAllWeightsAreThere) {
   run_ranks(2, [](const CommunicatorPtr& world) {
     AfterOneStep run(world, GetParam());
     run.net->uses_last = false;
@@ -225,7 +225,7 @@ TEST_P(GatherWatchTest, AfterForwardAllWeightsAreThere) {
   });
 }
 
-TEST_P(GatherWatchTest, ForwardWaitsForAllWeightsWhereNobodyObserves) {
+TEST_P(GatherObserverTest, ForwardWaitsForAllWeightsWhereNobodyObserves) {
   run_ranks(2, [](const CommunicatorPtr& world) {
     AfterOneStep run(world, GetParam());
     const at::DisableRecordFunctionGuard unobserved;
@@ -240,7 +240,7 @@ TEST_P(GatherWatchTest, ForwardWaitsForAllWeightsWhereNobodyObserves) {
   });
 }
 
-TEST_P(GatherWatchTest, AFailedGatherIsForwardsError) {
+TEST_P(GatherObserverTest, AFailedGatherIsForwardsError) {
   run_ranks(2, [](const CommunicatorPtr& world) {
     AfterOneStep run(world, GetParam());
     run.net->on_layer = [&](const std::string& layer) {
@@ -257,7 +257,7 @@ TEST_P(GatherWatchTest, AFailedGatherIsForwardsError) {
 
 INSTANTIATE_TEST_SUITE_P(
     Stage,
-    GatherWatchTest,
+    GatherObserverTest,
     ::testing::Values(Sharding::kOptimizer, Sharding::kGradients),
     [](const auto& stage) { return std::string(to_string(stage.param)); });
 

@@ -19,7 +19,7 @@
 
 namespace brigade {
 
-class WriteWatch {
+class WriteObserver {
  public:
   // What was written since begin(); a write of weights outranks gradients'.
   enum class Seen {
@@ -29,19 +29,19 @@ class WriteWatch {
     kStep,  // weights, or they are about to be: note_step()
   };
 
-  WriteWatch() = default;
-  ~WriteWatch() { end(); }
-  WriteWatch(const WriteWatch&) = delete;
-  WriteWatch& operator=(const WriteWatch&) = delete;
+  WriteObserver() = default;
+  ~WriteObserver() { end(); }
+  WriteObserver(const WriteObserver&) = delete;
+  WriteObserver& operator=(const WriteObserver&) = delete;
 
-  // Begins to watch writes to the memory of these tensors. `on_step` is called
+  // Begins to observe writes to the memory of these tensors. `on_step` is called
   // once, before the first write of a weight or by note_step(), in the thread
   // that writes; it must not run operations of libtorch.
   void begin(
       const std::vector<torch::Tensor>& gradients,
       const std::vector<torch::Tensor>& weights,
       std::function<void()> on_step);
-  // Ends the watch.
+  // Ends it.
   void end();
   // Called when an optimizer that reads these gradients where they lie steps
   // the weights. Nothing is noticed afterwards.
@@ -49,7 +49,7 @@ class WriteWatch {
   // kNothing after end().
   Seen seen() const { return seen_; }
   bool has_seen_weights() const { return seen_ >= Seen::kWeights; }
-  bool is_watching() const { return is_watching_; }
+  bool is_observing() const { return is_observing_; }
 
   // Called by the observer when an operation writes to this memory.
   void note_write(const MemorySpan& written);
@@ -59,7 +59,7 @@ class WriteWatch {
   std::vector<MemorySpan> weights_;    // the same
   std::function<void()> on_step_;
   std::atomic<Seen> seen_ = Seen::kNothing;
-  std::atomic<bool> is_watching_ = false;
+  std::atomic<bool> is_observing_ = false;
 };
 
 }  // namespace brigade

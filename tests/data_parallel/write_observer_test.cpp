@@ -1,5 +1,5 @@
 // Only a write to the memory of a watched weight counts as a step.
-#include "brigade/data_parallel/write_watch.h"
+#include "brigade/data_parallel/write_observer.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -8,41 +8,41 @@ namespace brigade {
 namespace {
 
 // Frozen weights may follow trained ones in the same memory.
-TEST(WriteWatch, SeesAPartOfAWeightAndNotItsNeighbour) {
+TEST(WriteObserver, SeesAPartOfAWeightAndNotItsNeighbour) {
   const torch::Tensor memory = torch::zeros({8});
   int steps = 0;
-  WriteWatch watch;
-  watch.begin(
+  WriteObserver observer;
+  observer.begin(
       {}, {memory.narrow(0, 2, 2), memory.narrow(0, 4, 1)}, [&] { ++steps; });
   memory.narrow(0, 0, 2).add_(1);
   memory.narrow(0, 5, 3).add_(1);
-  EXPECT_FALSE(watch.has_seen_weights());
+  EXPECT_FALSE(observer.has_seen_weights());
   EXPECT_EQ(steps, 0);
   memory.narrow(0, 3, 3).add_(1);
-  EXPECT_TRUE(watch.has_seen_weights());
+  EXPECT_TRUE(observer.has_seen_weights());
   memory.add_(1);
   EXPECT_EQ(steps, 1);
 }
 
-TEST(WriteWatch, TellsGradientsFromWeights) {
+TEST(WriteObserver, TellsGradientsFromWeights) {
   const torch::Tensor memory = torch::zeros({8});
-  WriteWatch watch;
-  watch.begin({memory.narrow(0, 0, 4)}, {memory.narrow(0, 4, 4)}, [] {});
+  WriteObserver observer;
+  observer.begin({memory.narrow(0, 0, 4)}, {memory.narrow(0, 4, 4)}, [] {});
   memory.narrow(0, 1, 1).zero_();
-  EXPECT_EQ(watch.seen(), WriteWatch::Seen::kGradients);
+  EXPECT_EQ(observer.seen(), WriteObserver::Seen::kGradients);
   torch::Tensor weight = memory.narrow(0, 4, 4);
   torch::add_out(weight, torch::ones({4}), torch::ones({4}));
-  EXPECT_EQ(watch.seen(), WriteWatch::Seen::kWeights);
+  EXPECT_EQ(observer.seen(), WriteObserver::Seen::kWeights);
 }
 
-TEST(WriteWatch, ANotedStepIsReportedOnce) {
+TEST(WriteObserver, ANotedStepIsReportedOnce) {
   int steps = 0;
-  WriteWatch watch;
-  watch.begin({}, {torch::zeros({2})}, [&] { ++steps; });
-  watch.note_step();
-  watch.note_step();
+  WriteObserver observer;
+  observer.begin({}, {torch::zeros({2})}, [&] { ++steps; });
+  observer.note_step();
+  observer.note_step();
   EXPECT_EQ(steps, 1);
-  EXPECT_EQ(watch.seen(), WriteWatch::Seen::kStep);
+  EXPECT_EQ(observer.seen(), WriteObserver::Seen::kStep);
 }
 
 }  // namespace

@@ -23,17 +23,17 @@
 
 namespace brigade {
 
-class GatherWatch {
+class GatherObserver {
  public:
   // `sync` outlives it.
-  explicit GatherWatch(GradSync& sync);
+  explicit GatherObserver(GradSync& sync);
 
   // While it lives, this thread's operations wait for the weights that they
   // read. Nested ones are allowed.
   class InForward {
    public:
     // Does nothing for null. Throws CommError, as GradSync::wait_for_weight().
-    explicit InForward(GatherWatch* watch);
+    explicit InForward(GatherObserver* observer);
     ~InForward();
     InForward(const InForward&) = delete;
     InForward& operator=(const InForward&) = delete;
@@ -44,9 +44,9 @@ class GatherWatch {
     void end();
 
    private:
-    GatherWatch* watch_;
-    GatherWatch* outer_ = nullptr;
-    uint64_t observer_ = 0;  // 0: none
+    GatherObserver* observer_;
+    GatherObserver* outer_ = nullptr;
+    uint64_t callback_ = 0;  // 0: none
   };
 
   // Called by the observer: `tensor` is about to be read.

@@ -1,4 +1,4 @@
-#include "brigade/wrap/gather_watch.h"
+#include "brigade/wrap/gather_observer.h"
 
 #include <ATen/record_function.h>
 
@@ -12,33 +12,33 @@ namespace brigade {
 namespace {
 
 // The innermost forward of this thread.
-GatherWatch*& current_watch() {
-  thread_local GatherWatch* watch = nullptr;
-  return watch;
+GatherObserver*& current_observer() {
+  thread_local GatherObserver* observer = nullptr;
+  return observer;
 }
 
 std::unique_ptr<at::ObserverContext> before_observed_op(
     const at::RecordFunction& op) {
-  GatherWatch* watch = current_watch();
-  if (watch == nullptr)
+  GatherObserver* observer = current_observer();
+  if (observer == nullptr)
     return nullptr;
   // Waiting may run operations too.
   const at::DisableRecordFunctionGuard unobserved;
   try {
     for (const c10::IValue& input : op.inputs())
-      visit_op_input(input, [watch](const torch::Tensor& tensor) {
-        watch->before_read(tensor);
+      visit_op_input(input, [observer](const torch::Tensor& tensor) {
+        observer->before_read(tensor);
       });
   } catch (...) {
     // RecordFunction would swallow the exception.
-    watch->fail_later(std::current_exception());
+    observer->fail_later(std::current_exception());
   }
   return nullptr;
 }
 
 }  // namespace
 
-void GatherWatch::Range::find(const torch::Tensor& tensor) {
+void GatherObserver::Range::find(const torch::Tensor& tensor) {
   begin = end = 0;
   const MemorySpan span(tensor);
   if (span.storage == nullptr)
@@ -50,12 +50,12 @@ void GatherWatch::Range::find(const torch::Tensor& tensor) {
   end = memory + static_cast<uintptr_t>(span.end);
 }
 
-GatherWatch::GatherWatch(GradSync& sync) : sync_(&sync) {
+GatherObserver::GatherObserver(GradSync& sync) : sync_(&sync) {
   for (int i = 0; i < static_cast<int>(sync.params().size()); ++i)
     ranges_.push_back({.param = i});
 }
 
-void GatherWatch::find_ranges() {
+void GatherObserver::find_ranges() {
   for (Range& range : ranges_)
     range.find(sync_->params()[static_cast<size_t>(range.param)].tensor);
   std::sort(ranges_.begin(), ranges_.end(), [](const Range& a, const Range& b) {
@@ -63,14 +63,14 @@ void GatherWatch::find_ranges() {
   });
 }
 
-void GatherWatch::wait_for_unseen() {
+void GatherObserver::wait_for_unseen() {
   for (const Range& range : ranges_) {
     if (!range.was_read)
       sync_->wait_for_weight(range.param);
   }
 }
 
-void GatherWatch::before_read(const torch::Tensor& tensor) {
+void GatherObserver::before_read(const torch::Tensor& tensor) {
   Range read;
   read.find(tensor);
   auto range = std::upper_bound(
@@ -83,45 +83,46 @@ void GatherWatch::before_read(const torch::Tensor& tensor) {
   }
 }
 
-GatherWatch::InForward::InForward(GatherWatch* watch) : watch_(watch) {
-  if (watch_ == nullptr)
+GatherObserver::InForward::InForward(GatherObserver* observer)
+    : observer_(observer) {
+  if (observer_ == nullptr)
     return;
-  if (const auto failure = std::exchange(watch_->failure_, nullptr))
+  if (const auto failure = std::exchange(observer_->failure_, nullptr))
     std::rethrow_exception(failure);
-  GradSync& sync = *watch_->sync_;
+  GradSync& sync = *observer_->sync_;
   if (!at::isRecordFunctionEnabled()) {  // nobody would see what is read
     sync.wait_for_weights();
-    watch_ = nullptr;
+    observer_ = nullptr;
     return;
   }
-  const bool learns = !std::exchange(watch_->has_seen_a_forward_, true);
+  const bool learns = !std::exchange(observer_->has_seen_a_forward_, true);
   if (!learns && !sync.is_gathering()) {
-    watch_ = nullptr;
+    observer_ = nullptr;
     return;
   }
   // In the first forward nothing is known yet, so this waits for all weights.
-  watch_->wait_for_unseen();
-  watch_->find_ranges();
-  observer_ =
+  observer_->wait_for_unseen();
+  observer_->find_ranges();
+  callback_ =
       at::addThreadLocalCallback(at::RecordFunctionCallback(before_observed_op)
                                      .needsInputs(true)
                                      .scopes({at::RecordScope::FUNCTION}));
-  outer_ = std::exchange(current_watch(), watch_);
+  outer_ = std::exchange(current_observer(), observer_);
 }
 
-GatherWatch::InForward::~InForward() {
-  if (watch_ == nullptr)
+GatherObserver::InForward::~InForward() {
+  if (observer_ == nullptr)
     return;
-  current_watch() = outer_;
-  at::removeCallback(observer_);
+  current_observer() = outer_;
+  at::removeCallback(callback_);
 }
 
-void GatherWatch::InForward::end() {
-  if (watch_ == nullptr)
+void GatherObserver::InForward::end() {
+  if (observer_ == nullptr)
     return;
-  if (const auto failure = std::exchange(watch_->failure_, nullptr))
+  if (const auto failure = std::exchange(observer_->failure_, nullptr))
     std::rethrow_exception(failure);
-  watch_->sync_->wait_for_weights();
+  observer_->sync_->wait_for_weights();
 }
 
 }  // namespace brigade

@@ -1,4 +1,4 @@
-#include "brigade/wrap/weight_watch.h"
+#include "brigade/wrap/weight_observer.h"
 
 #include <ATen/record_function.h>
 #include <fmt/format.h>
@@ -16,22 +16,22 @@
 namespace brigade {
 namespace {
 
-struct WatchedUnit {
+struct ObservedUnit {
   ShardedWeights* weights = nullptr;
   int unit = 0;
 };
 
 // The storages of all sharded weights of the process: ranks that are threads
 // each have some, and autograd may have threads of its own.
-struct WatchedStorages {
+struct ObservedStorages {
   std::mutex mutex;
-  std::unordered_map<const void*, WatchedUnit> units;
-  int watches = 0;
-  // Observes all threads; removed with the last watch.
-  at::CallbackHandle observer = at::INVALID_CALLBACK_HANDLE;
+  std::unordered_map<const void*, ObservedUnit> units;
+  int observers = 0;
+  // Observes all threads; removed with the last observer.
+  at::CallbackHandle handle = at::INVALID_CALLBACK_HANDLE;
 
-  static WatchedStorages& instance() {
-    static WatchedStorages storages;
+  static ObservedStorages& instance() {
+    static ObservedStorages storages;
     return storages;
   }
 };
@@ -42,10 +42,10 @@ int& backward_depth() {
   return depth;
 }
 
-using UsedUnits = std::vector<WatchedUnit>;
+using UsedUnits = std::vector<ObservedUnit>;
 
 void add_unit_of(const torch::Tensor& tensor, UsedUnits& used) {
-  const auto& all = WatchedStorages::instance().units;
+  const auto& all = ObservedStorages::instance().units;
   const auto found = all.find(tensor.storage().unsafeGetStorageImpl());
   if (found == all.end())
     return;
@@ -61,7 +61,7 @@ void add_unit_of(const torch::Tensor& tensor, UsedUnits& used) {
 void use(ShardedWeights& weights, const UsedUnits& used) {
   const bool may_gather = weights.is_in_pass() || backward_depth() > 0;
   std::vector<int> units;
-  for (const WatchedUnit& each : used) {
+  for (const ObservedUnit& each : used) {
     if (each.weights == &weights)
       units.push_back(each.unit);
   }
@@ -88,13 +88,13 @@ std::unique_ptr<at::ObserverContext> before_op(const at::RecordFunction& op) {
   }
   UsedUnits used;
   {
-    const std::lock_guard lock(WatchedStorages::instance().mutex);
+    const std::lock_guard lock(ObservedStorages::instance().mutex);
     for (const c10::IValue& input : op.inputs())
       visit_op_input(
           input, [&](const torch::Tensor& each) { add_unit_of(each, used); });
   }
   std::vector<ShardedWeights*> modules;
-  for (const WatchedUnit& each : used) {
+  for (const ObservedUnit& each : used) {
     if (std::find(modules.begin(), modules.end(), each.weights) ==
         modules.end()) {
       modules.push_back(each.weights);
@@ -122,13 +122,13 @@ void throw_if_unobserved(const char* pass) {
 
 }  // namespace
 
-WeightWatch::WeightWatch(ShardedWeights& weights) : weights_(&weights) {
-  WatchedStorages& storages = WatchedStorages::instance();
+WeightObserver::WeightObserver(ShardedWeights& weights) : weights_(&weights) {
+  ObservedStorages& storages = ObservedStorages::instance();
   const std::lock_guard lock(storages.mutex);
   for (const auto& [storage, unit] : weights.storages())
     storages.units[storage] = {&weights, unit};
-  if (storages.watches++ == 0) {
-    storages.observer =
+  if (storages.observers++ == 0) {
+    storages.handle =
         at::addGlobalCallback(at::RecordFunctionCallback(before_op, after_op)
                                   .needsInputs(true)
                                   .scopes(
@@ -137,33 +137,33 @@ WeightWatch::WeightWatch(ShardedWeights& weights) : weights_(&weights) {
   }
 }
 
-WeightWatch::~WeightWatch() {
-  WatchedStorages& storages = WatchedStorages::instance();
+WeightObserver::~WeightObserver() {
+  ObservedStorages& storages = ObservedStorages::instance();
   const std::lock_guard lock(storages.mutex);
   for (const auto& [storage, unit] : weights_->storages())
     storages.units.erase(storage);
-  if (--storages.watches == 0)
-    at::removeCallback(storages.observer);
+  if (--storages.observers == 0)
+    at::removeCallback(storages.handle);
 }
 
-void WeightWatch::begin_forward() {
+void WeightObserver::begin_forward() {
   throw_if_unobserved("forward");
   weights_->throw_if_failed();
   weights_->throw_if_written();
   weights_->begin_pass();
 }
 
-void WeightWatch::end_forward() {
+void WeightObserver::end_forward() {
   weights_->throw_if_failed();
   if (!torch::GradMode::is_enabled())
     weights_->end_pass();
 }
 
-void WeightWatch::give_up_forward() {
+void WeightObserver::give_up_forward() {
   weights_->abandon();
 }
 
-void WeightWatch::watch_backward(const torch::Tensor& output) const {
+void WeightObserver::observe_backward(const torch::Tensor& output) const {
   if (output.defined() && output.requires_grad() && !output.is_leaf())
     output.register_hook(
         [](const torch::Tensor&) { throw_if_unobserved("backward"); });

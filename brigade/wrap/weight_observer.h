@@ -20,12 +20,12 @@
 
 namespace brigade {
 
-class WeightWatch {
+class WeightObserver {
  public:
-  explicit WeightWatch(ShardedWeights& weights);
-  ~WeightWatch();
-  WeightWatch(const WeightWatch&) = delete;
-  WeightWatch& operator=(const WeightWatch&) = delete;
+  explicit WeightObserver(ShardedWeights& weights);
+  ~WeightObserver();
+  WeightObserver(const WeightObserver&) = delete;
+  WeightObserver& operator=(const WeightObserver&) = delete;
 
   // Throws what ShardedWeights::throw_if_written() and throw_if_failed() throw,
   // and UsageError while record functions are switched off.
@@ -38,33 +38,33 @@ class WeightWatch {
   void give_up_forward();
   // `output` is a result of forward: a backward that begins there while record
   // functions are switched off throws UsageError.
-  void watch_backward(const torch::Tensor& output) const;
+  void observe_backward(const torch::Tensor& output) const;
 
  private:
   ShardedWeights* weights_;
 };
 
 // One forward: it is ended by end(), or given up if it throws.
-class WatchedForward {
+class ObservedForward {
  public:
-  explicit WatchedForward(WeightWatch& watch) : watch_(&watch) {
-    watch.begin_forward();
+  explicit ObservedForward(WeightObserver& observer) : observer_(&observer) {
+    observer.begin_forward();
   }
-  ~WatchedForward() {
-    if (watch_ != nullptr)
-      watch_->give_up_forward();
+  ~ObservedForward() {
+    if (observer_ != nullptr)
+      observer_->give_up_forward();
   }
-  WatchedForward(const WatchedForward&) = delete;
-  WatchedForward& operator=(const WatchedForward&) = delete;
+  ObservedForward(const ObservedForward&) = delete;
+  ObservedForward& operator=(const ObservedForward&) = delete;
 
-  // Forward is over: see WeightWatch::end_forward().
+  // Forward is over: see WeightObserver::end_forward().
   void end() {
-    watch_->end_forward();
-    watch_ = nullptr;
+    observer_->end_forward();
+    observer_ = nullptr;
   }
 
  private:
-  WeightWatch* watch_;  // null: ended
+  WeightObserver* observer_;  // null: ended
 };
 
 // While it lives, every rank has all weights, whatever the sharding, to save

@@ -1,4 +1,4 @@
-#include "brigade/data_parallel/write_watch.h"
+#include "brigade/data_parallel/write_observer.h"
 
 #include <ATen/record_function.h>
 
@@ -14,31 +14,31 @@
 namespace brigade {
 namespace {
 
-// The watches of the process that are between begin() and end(): ranks that are
+// The observers of the process that are between begin() and end(): ranks that are
 // threads have one each.
-struct ActiveWatches {
+struct ActiveObservers {
   std::mutex mutex;
-  std::vector<WriteWatch*> watches;
-  at::CallbackHandle observer = at::INVALID_CALLBACK_HANDLE;
+  std::vector<WriteObserver*> observers;
+  at::CallbackHandle handle = at::INVALID_CALLBACK_HANDLE;
 
-  static ActiveWatches& instance() {
-    static ActiveWatches active;
+  static ActiveObservers& instance() {
+    static ActiveObservers active;
     return active;
   }
 
   // Precondition of both: the mutex is held.
-  void add(WriteWatch* watch, at::RecordFunctionCallback callback) {
-    watches.push_back(watch);
-    if (watches.size() == 1)
-      observer = at::addGlobalCallback(callback);
+  void add(WriteObserver* observer, at::RecordFunctionCallback callback) {
+    observers.push_back(observer);
+    if (observers.size() == 1)
+      handle = at::addGlobalCallback(callback);
   }
-  void remove(const WriteWatch* watch) {
-    const auto found = std::find(watches.begin(), watches.end(), watch);
-    if (found == watches.end())
+  void remove(const WriteObserver* observer) {
+    const auto found = std::find(observers.begin(), observers.end(), observer);
+    if (found == observers.end())
       return;
-    watches.erase(found);
-    if (watches.empty())
-      at::removeCallback(observer);
+    observers.erase(found);
+    if (observers.empty())
+      at::removeCallback(handle);
   }
 };
 
@@ -64,16 +64,16 @@ std::unique_ptr<at::ObserverContext> before_write(
   const c10::IValue* const written = written_input(op);
   if (written == nullptr)
     return nullptr;
-  ActiveWatches& active = ActiveWatches::instance();
+  ActiveObservers& active = ActiveObservers::instance();
   const std::lock_guard lock(active.mutex);
   visit_op_input(*written, [&](const torch::Tensor& tensor) {
     const MemorySpan memory(tensor);
     // Watches that have seen enough are removed.
-    for (size_t i = active.watches.size(); i-- > 0;) {
-      WriteWatch* const watch = active.watches[i];
-      watch->note_write(memory);
-      if (watch->has_seen_weights())
-        active.remove(watch);
+    for (size_t i = active.observers.size(); i-- > 0;) {
+      WriteObserver* const observer = active.observers[i];
+      observer->note_write(memory);
+      if (observer->has_seen_weights())
+        active.remove(observer);
     }
   });
   return nullptr;
@@ -105,7 +105,7 @@ bool overlap(const std::vector<MemorySpan>& spans, const MemorySpan& span) {
 
 }  // namespace
 
-void WriteWatch::begin(
+void WriteObserver::begin(
     const std::vector<torch::Tensor>& gradients,
     const std::vector<torch::Tensor>& weights,
     std::function<void()> on_step) {
@@ -113,9 +113,9 @@ void WriteWatch::begin(
   gradients_ = spans_of(gradients);
   weights_ = spans_of(weights);
   on_step_ = std::move(on_step);
-  ActiveWatches& active = ActiveWatches::instance();
+  ActiveObservers& active = ActiveObservers::instance();
   const std::lock_guard lock(active.mutex);
-  is_watching_ = true;
+  is_observing_ = true;
   active.add(
       this,
       at::RecordFunctionCallback(before_write)
@@ -123,26 +123,26 @@ void WriteWatch::begin(
           .scopes({at::RecordScope::FUNCTION}));
 }
 
-void WriteWatch::end() {
-  ActiveWatches& active = ActiveWatches::instance();
+void WriteObserver::end() {
+  ActiveObservers& active = ActiveObservers::instance();
   const std::lock_guard lock(active.mutex);
   active.remove(this);
-  is_watching_ = false;
+  is_observing_ = false;
   seen_ = Seen::kNothing;
 }
 
-void WriteWatch::note_step() {
-  if (is_watching_)
+void WriteObserver::note_step() {
+  if (is_observing_)
     on_step_();
   end();
   seen_ = Seen::kStep;
 }
 
-void WriteWatch::note_write(const MemorySpan& written) {
+void WriteObserver::note_write(const MemorySpan& written) {
   if (overlap(weights_, written)) {
     on_step_();
     seen_ = Seen::kWeights;
-    is_watching_ = false;
+    is_observing_ = false;
   } else if (overlap(gradients_, written) && seen_ == Seen::kNothing) {
     seen_ = Seen::kGradients;
   }
