@@ -31,7 +31,7 @@
 #include "brigade/launch/rank_report.h"
 #include "brigade/metrics/clock.h"
 #include "brigade/metrics/loss_spikes.h"
-#include "brigade/train/run_watch.h"
+#include "brigade/train/step_watchdog.h"
 #include "brigade/train/stragglers.h"
 #include "brigade/train/trainer.h"
 
@@ -168,7 +168,7 @@ inline void print_cost_of_watching(const std::filesystem::path& directory) {
     recorder->finished(id, 0);
   });
   RankReport report(folder / "report");
-  RunWatch watch(
+  StepWatchdog watch(
       recorder,
       folder / "flight",
       {.step_timeout = std::chrono::minutes(30),

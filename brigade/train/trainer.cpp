@@ -144,7 +144,7 @@ class Trainer {
   Trace trace_;
   std::unique_ptr<MetricsFile> metrics_;
   std::unique_ptr<TfEventsFile> events_;  // null: not asked for
-  std::unique_ptr<RunWatch> watch_;
+  std::unique_ptr<StepWatchdog> watch_;
   RecordedRun recorded_;
   std::string unwritten_;
   RunObserver silent_;
@@ -702,7 +702,7 @@ void Trainer::run_steps() {
 TrainingResult Trainer::run() {
   options_.watch.step_timeout =
       std::chrono::seconds(config_.training.step_timeout_seconds);
-  watch_ = std::make_unique<RunWatch>(
+  watch_ = std::make_unique<StepWatchdog>(
       flight_recorder_,
       RunFolder{config_.logging.run_dir}.flight(),
       options_.watch);

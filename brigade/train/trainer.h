@@ -13,8 +13,8 @@
 #include "brigade/launch/environment.h"
 #include "brigade/launch/rank_signals.h"
 #include "brigade/run/run_observer.h"
-#include "brigade/train/run_watch.h"
 #include "brigade/train/step_requests.h"
+#include "brigade/train/step_watchdog.h"
 
 namespace brigade {
 
@@ -23,7 +23,7 @@ struct TrainingOptions {
   // (their highest ids) are kept; empty: nowhere.
   std::filesystem::path cache_dir;
   // On every rank; with training.step_timeout_seconds in place of its timeout.
-  RunWatchOptions watch;
+  StepWatchdogOptions watch;
   // What this rank asks for, looked up before each step and when a save begins:
   // a signal that came. Empty: nothing.
   std::function<StepRequests()> requests;

@@ -1,4 +1,4 @@
-#include "brigade/train/run_watch.h"
+#include "brigade/train/step_watchdog.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -34,15 +34,15 @@ FlightRecorderPtr recorder_of(bool has_operation_under_way) {
   return recorder;
 }
 
-class RunWatchTest : public ::testing::TestWithParam<bool> {
+class StepWatchdogTest : public ::testing::TestWithParam<bool> {
  protected:
   TemporaryFolder folder_;
 };
 
-TEST_P(RunWatchTest, AStepThatDoesNotEndIsReportedWithWhatItWaitsFor) {
+TEST_P(StepWatchdogTest, AStepThatDoesNotEndIsReportedWithWhatItWaitsFor) {
   std::atomic<int64_t> deadline_ns = 0;
   std::promise<Stall> stall;
-  RunWatch watch(
+  StepWatchdog watch(
       recorder_of(GetParam()),
       folder_.path(),
       {.step_timeout = kTimeout,
@@ -72,16 +72,16 @@ TEST_P(RunWatchTest, AStepThatDoesNotEndIsReportedWithWhatItWaitsFor) {
 
 INSTANTIATE_TEST_SUITE_P(
     Waits,
-    RunWatchTest,
+    StepWatchdogTest,
     ::testing::Bool(),
     [](const auto& each) { return each.param ? "ForPeers" : "ForNobody"; });
 
-TEST_F(RunWatchTest, StepsThatEndAndWhatFollowsThemAreNotTimed) {
+TEST_F(StepWatchdogTest, StepsThatEndAndWhatFollowsThemAreNotTimed) {
   std::atomic<bool> has_stalled = false;
   std::promise<void> looked;
   std::atomic<int> looks = 0;
   {
-    RunWatch watch(
+    StepWatchdog watch(
         recorder_of(false),
         folder_.path(),
         {.step_timeout = std::chrono::hours(1),
@@ -103,10 +103,10 @@ TEST_F(RunWatchTest, StepsThatEndAndWhatFollowsThemAreNotTimed) {
   EXPECT_FALSE(std::filesystem::exists(folder_.path() / "rank-3.json"));
 }
 
-TEST_F(RunWatchTest, ARequestWritesTheRecordingAndSaysSo) {
+TEST_F(StepWatchdogTest, ARequestWritesTheRecordingAndSaysSo) {
   std::atomic<int> looks = 0;
   std::promise<void> is_written;
-  RunWatch watch(
+  StepWatchdog watch(
       recorder_of(false),
       folder_.path(),
       {.step_timeout = {},
@@ -121,8 +121,8 @@ TEST_F(RunWatchTest, ARequestWritesTheRecordingAndSaysSo) {
 }
 
 // The failure that is being reported is another one.
-TEST_F(RunWatchTest, AFolderThatCannotBeMadeIsNoError) {
-  RunWatch watch(recorder_of(false), "/proc/no", {});
+TEST_F(StepWatchdogTest, AFolderThatCannotBeMadeIsNoError) {
+  StepWatchdog watch(recorder_of(false), "/proc/no", {});
   watch.write_recording("test");
 }
 

@@ -1,4 +1,4 @@
-#include "brigade/train/run_watch.h"
+#include "brigade/train/step_watchdog.h"
 
 #include <fmt/format.h>
 
@@ -42,16 +42,16 @@ std::optional<std::string> describe_wait(const FlightRecording& recording) {
 
 }  // namespace
 
-RunWatch::RunWatch(
+StepWatchdog::StepWatchdog(
     FlightRecorderPtr recorder,
     std::filesystem::path folder,
-    RunWatchOptions options)
+    StepWatchdogOptions options)
     : recorder_(std::move(recorder)),
       folder_(std::move(folder)),
       options_(std::move(options)),
       thread_([this] { watch(); }) {}
 
-RunWatch::~RunWatch() {
+StepWatchdog::~StepWatchdog() {
   {
     const std::lock_guard lock(mutex_);
     ends_ = true;
@@ -60,7 +60,7 @@ RunWatch::~RunWatch() {
   thread_.join();
 }
 
-void RunWatch::begin_step(int64_t step) {
+void StepWatchdog::begin_step(int64_t step) {
   recorder_->begin_step(step);
   const std::lock_guard lock(mutex_);
   step_ = step;
@@ -74,14 +74,14 @@ void RunWatch::begin_step(int64_t step) {
     options_.on_step(step, deadline_ns_);
 }
 
-void RunWatch::end_steps() {
+void StepWatchdog::end_steps() {
   const std::lock_guard lock(mutex_);
   deadline_ns_ = 0;
   if (options_.on_step)
     options_.on_step(step_, 0);
 }
 
-void RunWatch::write_recording(const std::string& reason) noexcept {
+void StepWatchdog::write_recording(const std::string& reason) noexcept {
   int64_t paused_ns = 0;
   {
     const std::lock_guard lock(mutex_);
@@ -90,7 +90,9 @@ void RunWatch::write_recording(const std::string& reason) noexcept {
   write(reason, paused_ns);
 }
 
-void RunWatch::write(const std::string& reason, int64_t paused_ns) noexcept {
+void StepWatchdog::write(
+    const std::string& reason,
+    int64_t paused_ns) noexcept {
   try {
     // A disk that hangs must not keep the process: then the thread is left.
     auto recording =
@@ -112,7 +114,7 @@ void RunWatch::write(const std::string& reason, int64_t paused_ns) noexcept {
   }
 }
 
-Stall RunWatch::describe_stall() const {
+Stall StepWatchdog::describe_stall() const {
   const auto waits_for = describe_wait(recorder_->recording(""));
   const bool is_paused = paused_ns_ >= kPauseNs;
   std::string what;
@@ -135,7 +137,7 @@ Stall RunWatch::describe_stall() const {
       .waits_for_peers = waits_for.has_value() && !is_paused};
 }
 
-void RunWatch::watch() {
+void StepWatchdog::watch() {
   std::unique_lock lock(mutex_);
   while (!ends_) {
     const int64_t begun_ns = steady_now_ns();

@@ -24,7 +24,7 @@ struct Stall {
   bool waits_for_peers = false;
 };
 
-struct RunWatchOptions {
+struct StepWatchdogOptions {
   // The longest time of a step; 0: no limit.
   std::chrono::milliseconds step_timeout{0};
   // Called at the start of each step with its number, and its deadline in
@@ -42,16 +42,16 @@ struct RunWatchOptions {
   std::function<void(const Stall&)> on_stall;
 };
 
-class RunWatch {
+class StepWatchdog {
  public:
   // Recordings go to `folder` (flight/recording.h), which is made when needed.
-  RunWatch(
+  StepWatchdog(
       FlightRecorderPtr recorder,
       std::filesystem::path folder,
-      RunWatchOptions options);
-  ~RunWatch();
-  RunWatch(const RunWatch&) = delete;
-  RunWatch& operator=(const RunWatch&) = delete;
+      StepWatchdogOptions options);
+  ~StepWatchdog();
+  StepWatchdog(const StepWatchdog&) = delete;
+  StepWatchdog& operator=(const StepWatchdog&) = delete;
 
   // From now on the rank is in this step; may be called again in it, where
   // something begins that takes its own time.
@@ -70,7 +70,7 @@ class RunWatch {
 
   const FlightRecorderPtr recorder_;
   const std::filesystem::path folder_;
-  const RunWatchOptions options_;
+  const StepWatchdogOptions options_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool ends_ = false;
