@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "brigade/comm/device_stream.h"
-#include "brigade/comm/start/start_meeting.h"
+#include "brigade/comm/start/start_rendezvous.h"
 #include "brigade/launch/network.h"
 #include "brigade/topology/hosts.h"
 
@@ -45,7 +45,7 @@ namespace {
 
 // Counts the rendezvous of a process, each of which has keys of its own. The
 // counts are equal on all ranks, because a rendezvous is collective.
-struct Meetings {
+struct Rendezvous {
   std::mutex mutex;
   int count = 0;
   // Kept until the process ends: rank 0's may be the server, and libtorch
@@ -59,15 +59,15 @@ struct Meetings {
     const std::lock_guard lock(mutex);
     if (!store)
       store = open_store(environment, timeout);
-    return store->with_prefix(fmt::format("meeting-{}", ++count));
+    return store->with_prefix(fmt::format("rendezvous-{}", ++count));
   }
 };
 
-StartMeetingOptions meeting_options(
+StartRendezvousOptions rendezvous_options(
     const LaunchEnvironment& environment,
     std::chrono::milliseconds timeout,
     const MeshStart& start = {}) {
-  StartMeetingOptions options{
+  StartRendezvousOptions options{
       .rank = environment.rank,
       .size = environment.world_size,
       .host = host_name(),
@@ -126,8 +126,8 @@ std::unique_ptr<ProcessMesh> open_mesh(
   const StorePtr store =
       start.store ? start.store : open_store(environment, options.timeout);
   warn_of_open_port(environment, start);
-  StartMeeting meeting(
-      store, meeting_options(environment, options.timeout, start));
+  StartRendezvous rendezvous(
+      store, rendezvous_options(environment, options.timeout, start));
   PeerAddress address;
   StartFacts facts;
   try {
@@ -137,11 +137,11 @@ std::unique_ptr<ProcessMesh> open_mesh(
   } catch (const std::exception& exception) {
     // Our supervisor ends the others by itself, and reports this rank first.
     if (environment.launcher != "brigade")
-      meeting.fail(as_error(exception));
+      rendezvous.fail(as_error(exception));
     throw;
   }
   const auto hosts =
-      agree_on_start(meeting, environment, {host_name(), address, facts});
+      agree_on_start(rendezvous, environment, {host_name(), address, facts});
   if (environment.rank == 0 && start.on_message) {
     for (const std::string& warning : warn_of_split_groups(dims, hosts))
       start.on_message("warning: " + warning);
@@ -164,9 +164,9 @@ void announce_failed_start(
     return;
   constexpr std::chrono::seconds kTimeout{30};
   try {
-    StartMeeting(
+    StartRendezvous(
         open_store(environment, kTimeout),
-        meeting_options(environment, kTimeout))
+        rendezvous_options(environment, kTimeout))
         .fail(cause);
   } catch (const std::exception&) {
     // The store cannot be reached: the launcher ends the others, or their
@@ -175,7 +175,7 @@ void announce_failed_start(
 }
 
 World init_from_environment(const WorldOptions& options) {
-  static Meetings meetings;
+  static Rendezvous rendezvous;
   const GetEnv variables = process_environment();
   LaunchEnvironment environment = read_environment(variables);
   const ParallelDims dims = options.dims.with_rest_for(environment.world_size);
@@ -190,7 +190,7 @@ World init_from_environment(const WorldOptions& options) {
       variables("BRIGADE_CHECK_COLLECTIVES") == "1";
   MeshStart start{.backend = options.backend};
   if (environment.world_size > 1)
-    start.store = meetings.next_store(environment, options.timeout);
+    start.store = rendezvous.next_store(environment, options.timeout);
   auto mesh = open_mesh(dims, environment, communicator, start);
   return {std::move(environment), std::move(mesh)};
 }

@@ -177,7 +177,7 @@ std::string describe_difference(
 // Collective. Throws ConfigError for a fact in which `rank` differs from rank
 // 0.
 [[noreturn]] void refuse_fact(
-    StartMeeting& meeting,
+    StartRendezvous& rendezvous,
     const std::vector<std::vector<std::string>>& ranks,
     size_t rank,
     const StartFact& fact,
@@ -190,7 +190,7 @@ std::string describe_difference(
   // version has none, because another version may make no exchange here.
   if (!fact.entries.empty()) {
     const std::vector<std::string> entries =
-        meeting.exchange(pack_entries(fact.entries));
+        rendezvous.exchange(pack_entries(fact.entries));
     what = describe_difference(
         unpack_entries(entries[0]),
         unpack_entries(entries[rank]),
@@ -212,7 +212,7 @@ std::string describe_difference(
 }
 
 void check_facts(
-    StartMeeting& meeting,
+    StartRendezvous& rendezvous,
     const std::vector<std::vector<std::string>>& ranks,
     const std::vector<StartFact>& facts) {
   for (size_t rank = 1; rank < ranks.size(); ++rank) {
@@ -228,7 +228,7 @@ void check_facts(
     for (size_t i = 0; i < facts.size(); ++i) {
       const size_t field = static_cast<size_t>(kFacts) + i;
       if (fields[field] != ranks[0][field])
-        refuse_fact(meeting, ranks, rank, facts[i], field);
+        refuse_fact(rendezvous, ranks, rank, facts[i], field);
     }
   }
 }
@@ -254,7 +254,7 @@ void check_shared_folder(
 }  // namespace
 
 std::vector<std::string> agree_on_start(
-    StartMeeting& meeting,
+    StartRendezvous& rendezvous,
     const LaunchEnvironment& environment,
     const RankStart& mine) {
   // Ranks on one machine, by the launcher's count, need no look at the disk.
@@ -264,12 +264,12 @@ std::vector<std::string> agree_on_start(
     try {
       probe.emplace(mine.facts.shared_folder);
     } catch (const Error& error) {
-      meeting.fail(error);
+      rendezvous.fail(error);
       throw;
     }
   }
   std::vector<std::vector<std::string>> ranks;
-  for (const std::string& text : meeting.exchange(
+  for (const std::string& text : rendezvous.exchange(
            pack_texts(fields_of(mine, probe ? probe->path() : fs::path()))))
     ranks.push_back(unpack_texts(text));
   std::vector<std::string> hosts;
@@ -281,14 +281,15 @@ std::vector<std::string> agree_on_start(
   try {
     const std::set<std::string> different(hosts.begin(), hosts.end());
     check_addresses(ranks, different, environment.store);
-    check_facts(meeting, ranks, mine.facts.facts);
+    check_facts(rendezvous, ranks, mine.facts.facts);
     const fs::path shared = ranks[0][kProbe];
     if (!shared.empty()) {
-      const auto seen = meeting.exchange(is_seen(shared) ? kSeen : "not seen");
+      const auto seen =
+          rendezvous.exchange(is_seen(shared) ? kSeen : "not seen");
       check_shared_folder(seen, hosts, shared);
     }
   } catch (const ConfigError&) {
-    meeting.wait_for_readers();
+    rendezvous.wait_for_readers();
     throw;
   }
   return hosts;

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "brigade/comm/start/start_meeting.h"
+#include "brigade/comm/start/start_rendezvous.h"
 #include "brigade/launch/environment.h"
 #include "brigade/launch/network.h"
 
@@ -41,10 +41,10 @@ struct RankStart {
 // ConfigError on every rank, naming rank, host and the entries that differ, if
 // a fact differs from rank 0's, if ranks on several hosts have a loopback
 // address for their peers, or if a host does not see the shared folder; also
-// throws what StartMeeting::exchange() does. With several hosts, it makes and
+// throws what StartRendezvous::exchange() does. With several hosts, it makes and
 // removes a file beside the shared folder.
 std::vector<std::string> agree_on_start(
-    StartMeeting& meeting,
+    StartRendezvous& rendezvous,
     const LaunchEnvironment& environment,
     const RankStart& mine);
 

@@ -1,4 +1,4 @@
-#include "brigade/comm/start/start_meeting.h"
+#include "brigade/comm/start/start_rendezvous.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -46,7 +46,7 @@ std::vector<std::string> run_ranks(
   return errors;
 }
 
-StartMeetingOptions options_of(int rank, int size) {
+StartRendezvousOptions options_of(int rank, int size) {
   return {
       .rank = rank,
       .size = size,
@@ -61,13 +61,13 @@ TEST(PackedTexts, AreWhatWasPacked) {
     EXPECT_THROW(unpack_texts(damaged), CommError) << damaged;
 }
 
-TEST(StartMeeting, EveryRankLearnsEveryText) {
+TEST(StartRendezvous, EveryRankLearnsEveryText) {
   std::vector<std::vector<std::string>> seen(5);
   const auto errors = run_ranks(5, [&](int rank, const StorePtr& store) {
-    StartMeeting meeting(store, options_of(rank, 5));
-    meeting.exchange("first");
+    StartRendezvous rendezvous(store, options_of(rank, 5));
+    rendezvous.exchange("first");
     seen[static_cast<size_t>(rank)] =
-        meeting.exchange("of rank " + std::to_string(rank));
+        rendezvous.exchange("of rank " + std::to_string(rank));
   });
   EXPECT_THAT(errors, ::testing::Each(""));
   for (const auto& texts : seen)
@@ -77,16 +77,16 @@ TEST(StartMeeting, EveryRankLearnsEveryText) {
             "of rank 0", "of rank 1", "of rank 2", "of rank 3", "of rank 4"));
 }
 
-TEST(StartMeeting, ARankThatCannotStartEndsAllWithItsCauseAndHost) {
+TEST(StartRendezvous, ARankThatCannotStartEndsAllWithItsCauseAndHost) {
   for (const int failing : {0, 2}) {
     const auto errors = run_ranks(3, [&](int rank, const StorePtr& store) {
-      StartMeeting meeting(store, options_of(rank, 3));
+      StartRendezvous rendezvous(store, options_of(rank, 3));
       if (rank != failing) {
-        meeting.exchange("");
+        rendezvous.exchange("");
         return;
       }
       const DataError cause("no dataset 'data/x'");
-      meeting.fail(cause);
+      rendezvous.fail(cause);
       throw cause;
     });
     for (int rank = 0; rank < 3; ++rank) {
@@ -129,7 +129,7 @@ class WatchedStore : public Store {
   std::latch& is_set_;
 };
 
-TEST(StartMeeting, RanksThatDoNotComeAreNamedAfterTheTimeout) {
+TEST(StartRendezvous, RanksThatDoNotComeAreNamedAfterTheTimeout) {
   std::vector<std::string> progress;
   std::latch has_joined(1);
   const auto errors = run_ranks(2, [&](int rank, const StorePtr& store) {
@@ -138,7 +138,7 @@ TEST(StartMeeting, RanksThatDoNotComeAreNamedAfterTheTimeout) {
     if (rank == 1) {
       const auto watched =
           std::make_shared<WatchedStore>(store, "the second", has_joined);
-      StartMeeting(watched, options).exchange("the second");
+      StartRendezvous(watched, options).exchange("the second");
     } else {
       has_joined.wait();
       options.timeout = std::chrono::seconds(3);
@@ -146,7 +146,7 @@ TEST(StartMeeting, RanksThatDoNotComeAreNamedAfterTheTimeout) {
       options.on_progress = [&](const std::string& line) {
         progress.push_back(line);
       };
-      StartMeeting(store, options).exchange("");
+      StartRendezvous(store, options).exchange("");
     }
   });
   for (const std::string& error : errors)
@@ -162,18 +162,18 @@ TEST(StartMeeting, RanksThatDoNotComeAreNamedAfterTheTimeout) {
       HasSubstr("2 of 4 ranks have joined; waiting for ranks 2, 3"));
 }
 
-TEST(StartMeeting, ARankThatIsThereAlreadyIsNotTakenTwice) {
+TEST(StartRendezvous, ARankThatIsThereAlreadyIsNotTakenTwice) {
   std::string late;
   const auto errors = run_ranks(2, [&](int rank, const StorePtr& store) {
-    StartMeeting meeting(store, options_of(rank, 2));
-    EXPECT_EQ(meeting.exchange("first").size(), 2U);
+    StartRendezvous rendezvous(store, options_of(rank, 2));
+    EXPECT_EQ(rendezvous.exchange("first").size(), 2U);
     if (rank == 1) {
-      StartMeeting again(store, options_of(rank, 2));
+      StartRendezvous again(store, options_of(rank, 2));
       late = message_of<ConfigError>([&] { again.exchange("again"); });
     }
     // The other ranks are not affected.
     EXPECT_THAT(
-        meeting.exchange("then " + std::to_string(rank)),
+        rendezvous.exchange("then " + std::to_string(rank)),
         ElementsAre("then 0", "then 1"));
   });
   EXPECT_THAT(errors, ::testing::Each(""));
@@ -186,27 +186,27 @@ TEST(StartMeeting, ARankThatIsThereAlreadyIsNotTakenTwice) {
 }
 
 // The ranks of mpirun and srun on one host begin without the file.
-TEST(StartMeeting, RanksMeetInAFileThatIsNotThereYet) {
+TEST(StartRendezvous, RanksMeetInAFileThatIsNotThereYet) {
   const auto file = std::filesystem::temp_directory_path() /
-                    fmt::format("brigade_meeting_{}", ::getpid());
+                    fmt::format("brigade_rendezvous_{}", ::getpid());
   std::filesystem::remove(file);
   const auto errors = run_ranks(2, [&](int rank, const StorePtr&) {
     const StorePtr store = make_file_store(file, 2, kTimeout);
-    StartMeeting meeting(store, options_of(rank, 2));
-    EXPECT_EQ(meeting.exchange("").size(), 2U);
+    StartRendezvous rendezvous(store, options_of(rank, 2));
+    EXPECT_EQ(rendezvous.exchange("").size(), 2U);
     // c10d removes the file with its last user.
-    meeting.exchange("");
+    rendezvous.exchange("");
   });
   EXPECT_THAT(errors, ::testing::Each(""));
   std::filesystem::remove(file);
 }
 
-TEST(StartMeeting, WorldsOfDifferentSizesAreNoticedByAllRanks) {
+TEST(StartRendezvous, WorldsOfDifferentSizesAreNoticedByAllRanks) {
   for (const auto& sizes : std::vector<std::vector<int>>{
            {2, 3, 3}, {3, 2, 3}, {3, 3, 2}, {2, 2, 3}}) {
     SCOPED_TRACE(fmt::format("{} {} {}", sizes[0], sizes[1], sizes[2]));
     const auto errors = run_ranks(3, [&](int rank, const StorePtr& store) {
-      StartMeeting(store, options_of(rank, sizes[static_cast<size_t>(rank)]))
+      StartRendezvous(store, options_of(rank, sizes[static_cast<size_t>(rank)]))
           .exchange("");
     });
     for (size_t rank = 0; rank < 3; ++rank) {
@@ -241,9 +241,9 @@ TEST(TcpStore, ARankThatFindsNoServerNamesHostAddressAndTimeout) {
 std::vector<std::string> agree(const std::vector<RankStart>& starts) {
   const int size = static_cast<int>(starts.size());
   return run_ranks(size, [&](int rank, const StorePtr& store) {
-    StartMeeting meeting(store, options_of(rank, size));
+    StartRendezvous rendezvous(store, options_of(rank, size));
     agree_on_start(
-        meeting,
+        rendezvous,
         {.rank = rank,
          .world_size = size,
          .local_world_size = 1,

@@ -1,4 +1,4 @@
-#include "brigade/comm/start/start_meeting.h"
+#include "brigade/comm/start/start_rendezvous.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -62,10 +62,12 @@ std::string list(const std::vector<int>& ranks) {
 
 }  // namespace
 
-StartMeeting::StartMeeting(const StorePtr& store, StartMeetingOptions options)
+StartRendezvous::StartRendezvous(
+    const StorePtr& store,
+    StartRendezvousOptions options)
     : store_(store->with_prefix("start")), options_(std::move(options)) {}
 
-std::vector<std::string> StartMeeting::exchange(const std::string& mine) {
+std::vector<std::string> StartRendezvous::exchange(const std::string& mine) {
   if (claim_.empty())
     claim();
   const std::string round = std::to_string(++round_);
@@ -100,7 +102,7 @@ std::vector<std::string> StartMeeting::exchange(const std::string& mine) {
   return read(answer);
 }
 
-void StartMeeting::claim() {
+void StartRendezvous::claim() {
   std::random_device random;
   claim_ = fmt::format(
       "process {} on host {} ({:08x})", ::getpid(), options_.host, random());
@@ -112,7 +114,7 @@ void StartMeeting::claim() {
   store_->set(key, claim_);
 }
 
-void StartMeeting::check_claim() {
+void StartRendezvous::check_claim() {
   const std::string holder =
       store_->get(fmt::format("claim/{}", options_.rank));
   if (holder == claim_)
@@ -126,7 +128,7 @@ void StartMeeting::check_claim() {
       options_.host));
 }
 
-std::string StartMeeting::collect(const std::string& round) {
+std::string StartRendezvous::collect(const std::string& round) {
   std::vector<std::optional<std::string>> texts(
       static_cast<size_t>(options_.size));
   size_t known = 0;
@@ -180,7 +182,7 @@ std::string StartMeeting::collect(const std::string& round) {
   return "+" + pack_texts(all);
 }
 
-std::string StartMeeting::refuse_size(int rank, int size) {
+std::string StartRendezvous::refuse_size(int rank, int size) {
   const std::string message = fmt::format(
       "[start] rank {} was started as one of {} ranks, rank 0 on host {} as "
       "one of {}: give all the same WORLD_SIZE",
@@ -193,7 +195,7 @@ std::string StartMeeting::refuse_size(int rank, int size) {
   return "-" + pack_failure(-1, options_.host, ExitCode::kConfig, message);
 }
 
-std::string StartMeeting::missing_ranks(
+std::string StartRendezvous::missing_ranks(
     const std::vector<std::optional<std::string>>& texts) const {
   std::vector<int> missing;
   for (size_t rank = 0; rank < texts.size(); ++rank) {
@@ -203,7 +205,8 @@ std::string StartMeeting::missing_ranks(
   return list(missing);
 }
 
-std::vector<std::string> StartMeeting::read(const std::string& answer) const {
+std::vector<std::string> StartRendezvous::read(
+    const std::string& answer) const {
   const std::string_view rest = std::string_view(answer).substr(1);
   const std::vector<std::string> texts = unpack_texts(rest);
   if (answer.front() == '+') {
@@ -235,7 +238,7 @@ std::vector<std::string> StartMeeting::read(const std::string& answer) const {
           texts[3]));
 }
 
-void StartMeeting::wait_for_readers() {
+void StartRendezvous::wait_for_readers() {
   if (options_.rank != 0)
     return;
   const auto end = Clock::now() + std::min(options_.linger, options_.timeout);
@@ -257,7 +260,7 @@ void StartMeeting::wait_for_readers() {
   }
 }
 
-void StartMeeting::fail(const Error& cause) noexcept {
+void StartRendezvous::fail(const Error& cause) noexcept {
   try {
     const std::string failure =
         pack_failure(options_.rank, options_.host, cause.code(), cause.what());

@@ -19,7 +19,7 @@
 namespace brigade {
 
 // The ranks of the rendezvous, and how long each waits.
-struct StartMeetingOptions {
+struct StartRendezvousOptions {
   int rank = 0;
   int size = 1;
   std::string host;  // of this rank, for messages
@@ -33,10 +33,10 @@ struct StartMeetingOptions {
   std::chrono::milliseconds report_every{std::chrono::seconds(5)};
 };
 
-class StartMeeting {
+class StartRendezvous {
  public:
   // Made once per run and store.
-  StartMeeting(const StorePtr& store, StartMeetingOptions options);
+  StartRendezvous(const StorePtr& store, StartRendezvousOptions options);
 
   // Collective. Returns every rank's text, by rank. Throws an Error of the
   // first failed rank's kind that names its rank and host; CommError that names
@@ -73,7 +73,7 @@ class StartMeeting {
   std::vector<std::string> read(const std::string& answer) const;
 
   StorePtr store_;
-  StartMeetingOptions options_;
+  StartRendezvousOptions options_;
   int round_ = -1;     // of the last exchange
   std::string claim_;  // what this process wrote; "": nothing yet
 };
