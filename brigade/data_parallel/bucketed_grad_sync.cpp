@@ -240,9 +240,9 @@ void BucketedGradSync::take_by_hand(int param) {
   if (progress_.state_of(param) == ReadyState::kReady)
     throw_ready_twice(param);
   if (progress_.state_of(param) == ReadyState::kNone)
-    handover_of(param).seal_by_hand(param);
+    handover_of(param).finalize_by_hand(param);
   else
-    handover_of(param).seal(param);
+    handover_of(param).finalize(param);
   begin_reducing();
   launch_ready(param);
   follow_reduced_buckets();
@@ -323,7 +323,7 @@ void BucketedGradSync::reduce_step() {
 
 void BucketedGradSync::wait_and_hand_over() {
   const torch::NoGradGuard no_grad;
-  seal_what_is_missing();
+  finalize_missing();
   report_.backward_end_ns = steady_now_ns();
   backward_end_ = StreamMark::timed(all_ranks_->options().device);
   if (sparse_handover_)
@@ -362,16 +362,16 @@ void BucketedGradSync::hand_over(const std::vector<int64_t>& used) {
   }
 }
 
-void BucketedGradSync::seal_what_is_missing() {
+void BucketedGradSync::finalize_missing() {
   for (int param = 0; param < static_cast<int>(params().size()); ++param) {
     const ReadyState state = progress_.state_of(param);
     if (state == ReadyState::kReady)
       continue;
     if (state == ReadyState::kAccumulated) {
-      handover_of(param).seal(param);
+      handover_of(param).finalize(param);
       launch_ready(param);
     } else {
-      handover_of(param).seal_missing(param);
+      handover_of(param).finalize_missing(param);
       progress_.make_ready_without_gradient(param);
       launch_bucket_of(param);
     }

@@ -115,7 +115,7 @@ class BucketedGradSync : public GradSync {
   bool is_last_reach(int param);
   void launch_ready(int param);
   void launch_bucket_of(int param);
-  void seal_what_is_missing();
+  void finalize_missing();
   void follow_reduced_buckets();
   bool is_over(size_t bucket);
   void step_bucket(size_t bucket);

@@ -4,7 +4,7 @@
 //
 // The calls for each parameter and step:
 //   before_accumulate, after_accumulate   each backward that reaches it
-//   seal         no gradient will be added: main_grad may be reduced, .grad is
+//   finalize     no gradient will be added: main_grad may be reduced, .grad is
 //                hidden
 //   give         main_grad is reduced: .grad is what the optimizer reads
 //   keep_share   nobody has used it: further gradients will be added
@@ -67,14 +67,14 @@ class Handover {
   // AccumulateGrad has added it, or a fused op has added it to main_grad:
   // main_grad is the sum now.
   virtual void after_accumulate(int param, GradPart part) = 0;
-  // The same for the step's last gradient, followed by seal().
+  // The same for the step's last gradient, followed by finalize().
   virtual void after_last(int param, GradPart part) = 0;
   // The step adds no more gradients to this parameter, which has some.
-  virtual void seal(int param) = 0;
+  virtual void finalize(int param) = 0;
   // The same for a gradient that was written into main_grad by hand.
-  virtual void seal_by_hand(int param) = 0;
+  virtual void finalize_by_hand(int param) = 0;
   // The same for a parameter without a gradient in this step.
-  virtual void seal_missing(int param) = 0;
+  virtual void finalize_missing(int param) = 0;
   // The parameter's bucket is reduced: .grad becomes what an optimizer reads,
   // or none if no rank has used the parameter.
   virtual void give(int param, GradUse use) = 0;

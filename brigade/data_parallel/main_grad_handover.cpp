@@ -45,20 +45,20 @@ class MainGradHandover : public Handover {
   }
 
   void after_last(int param, GradPart /*part*/) override {
-    MainGradHandover::seal(param);
+    MainGradHandover::finalize(param);
   }
 
-  void seal(int param) override {
+  void finalize(int param) override {
     settle(param);
-    MainGradHandover::seal_by_hand(param);
+    MainGradHandover::finalize_by_hand(param);
   }
-  void seal_by_hand(int param) override {
+  void finalize_by_hand(int param) override {
     if (factor_of(param) != 1.0)
       main_grad_of(param).mul_(factor_of(param));
   }
   // main_grad is zero already: the optimizer that read the last step's
   // gradients has cleared them.
-  void seal_missing(int param) override { settle(param); }
+  void finalize_missing(int param) override { settle(param); }
 
   void give(int /*param*/, GradUse /*use*/) override {
     given_scale_ = mean_scale();

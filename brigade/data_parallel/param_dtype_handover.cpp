@@ -78,7 +78,7 @@ class ParamDtypeHandover : public Handover {
     grad_of(param).reset();
   }
 
-  void seal(int param) override {
+  void finalize(int param) override {
     const torch::Tensor& grad = grad_of(param);
     const torch::Tensor& main_grad = main_grad_of(param);
     if (is_copied(param))
@@ -87,17 +87,17 @@ class ParamDtypeHandover : public Handover {
       main_grad.zero_();
     else if (!is_same_memory(grad, main_grad))
       main_grad.copy_(grad);
-    seal_by_hand(param);
+    finalize_by_hand(param);
   }
 
-  void seal_by_hand(int param) override {
+  void finalize_by_hand(int param) override {
     const double scale = is_copied(param) ? 1.0 : mean_scale_of(param);
     if (scale != 1.0)
       main_grad_of(param).mul_(scale);
     grad_of(param).reset();
   }
 
-  void seal_missing(int param) override {
+  void finalize_missing(int param) override {
     main_grad_of(param).zero_();
     grad_of(param).reset();
   }

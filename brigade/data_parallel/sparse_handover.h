@@ -26,13 +26,13 @@ class SparseHandover : public Handover {
 
   bool keep_share(int param, int ranks) override;
   void before_accumulate(int param, GradPart part) override;
-  void seal_missing(int param) override { grad_of(param).reset(); }
+  void finalize_missing(int param) override { grad_of(param).reset(); }
   void give(int param, GradUse use) override;
   // Does nothing: the sum is where autograd left it.
   void after_accumulate(int, GradPart) override {}
   void after_last(int, GradPart) override {}
-  void seal(int) override {}
-  void seal_by_hand(int) override {}
+  void finalize(int) override {}
+  void finalize_by_hand(int) override {}
   void follow_memory() override {}
 
   // Collective in each group that has sparse gradients, after the step's

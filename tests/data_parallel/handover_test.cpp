@@ -86,7 +86,7 @@ TEST_P(ParamDtype, AUsersChangeOfAnAccumulatedGradientCounts) {
 }
 
 TEST_P(ParamDtype, AnUnusedGradientIsUndefined) {
-  handover_->seal_missing(0);
+  handover_->finalize_missing(0);
   EXPECT_EQ(of_.main_grad(), 0);
   handover_->give(0, GradUse::kUnused);
   EXPECT_FALSE(of_.grad().defined());
@@ -100,7 +100,7 @@ TEST_P(ParamDtype, EachRankKeepsItsShareOfAReducedGradient) {
   handover_->give(0, GradUse::kUsed);
   EXPECT_EQ(of_.given(), 6);
   EXPECT_TRUE(handover_->keep_share(0, 2));
-  handover_->seal(0);
+  handover_->finalize(0);
   of_.memory->main_grad(0).mul_(2);
   handover_->give(0, GradUse::kUsed);
   EXPECT_EQ(of_.given(), 6);
@@ -120,7 +120,7 @@ TEST(MainGradHandover, GradIsMainGradAtAllTimes) {
   EXPECT_TRUE(is_same_memory(of.grad(), of.memory->main_grad(0)));
   of.receive(*handover, 2, GradPart::kFirst);
   of.receive(*handover, 3, GradPart::kFurther);
-  handover->seal(0);
+  handover->finalize(0);
   EXPECT_EQ(of.main_grad(), 5);  // the optimizer scales
   handover->give(0, GradUse::kUsed);
   EXPECT_EQ(of.given(), 5);
@@ -133,7 +133,7 @@ TEST(MainGradHandover, AGradientOfAnotherGroupIsScaledBeforeItIsReduced) {
   const auto handover = make_main_grad_handover(of.parts());
   of.receive(*handover, 2, GradPart::kFirst);
   EXPECT_EQ(of.main_grad(), 2);
-  handover->seal(0);
+  handover->finalize(0);
   EXPECT_EQ(of.main_grad(), 8);
 }
 
