@@ -118,7 +118,7 @@ void add_local_training(Keys& keys) {
       "local_steps",
       &Rounds::local_steps,
       at_least(0),
-      kCourse,
+      kTrajectory,
       "steps that each group of dp ranks trains by itself before the groups "
       "exchange what they learned (DiLoCo); 0: data parallel in every step");
   group.key(
@@ -131,14 +131,14 @@ void add_local_training(Keys& keys) {
       "local_warmup_steps",
       &Rounds::warmup_steps,
       at_least(0),
-      kCourse,
+      kTrajectory,
       "steps of warm-up before the first round; data parallel over all groups, "
       "unless local_warmup_interval says otherwise");
   rounds.key(
       "local_warmup_interval",
       &Rounds::warmup_interval,
       at_least(1),
-      kCourse,
+      kTrajectory,
       "1: the warm-up is data parallel; more: groups train apart in it too, "
       "and take their mean every so many steps, in outer_wire");
 }
@@ -154,26 +154,26 @@ void add_outer_step(Keys& keys) {
       "outer_learning_rate",
       &OuterOptimizerOptions::lr,
       {.low = 0, .low_is_excluded = true},
-      kCourse,
+      kTrajectory,
       "rate of the outer Nesterov SGD, which steps with the mean change of the "
       "groups");
   optimizer.key(
       "outer_momentum",
       &OuterOptimizerOptions::momentum,
       {.low = 0, .high = 1, .high_is_excluded = true},
-      kCourse,
+      kTrajectory,
       "momentum of the outer Nesterov SGD");
   outer.key(
       "outer_wire",
       &Outer::wire,
       kAny,
-      kCourse,
+      kTrajectory,
       "changes between groups; what fewer bits lose is sent the next time");
   outer.key(
       "outer_norm_limit",
       &Outer::norm_limit,
       at_least(0),
-      kCourse,
+      kTrajectory,
       "a group whose change is not finite, or has a norm above so many times "
       "the median of the other groups', is left out of the round; 0: whatever "
       "is finite takes part");
@@ -181,19 +181,19 @@ void add_outer_step(Keys& keys) {
       "outer_fragments",
       &Rounds::fragments,
       at_least(1),
-      kCourse,
+      kTrajectory,
       "parts of the model that are exchanged at different steps");
   rounds.key(
       "outer_delay",
       &Rounds::delay,
       at_least(0),
-      kCourse,
+      kTrajectory,
       "steps that a group trains on while a fragment is under way");
   outer.key(
       "outer_alpha",
       &Outer::alpha,
       {.low = 0, .high = 1, .high_is_excluded = true},
-      kCourse,
+      kTrajectory,
       "share of its own weights that a group keeps when it takes the common "
       "ones");
 }

@@ -107,7 +107,7 @@ void add_adapter(std::vector<ConfigKey>& keys) {
       "dropout",
       &G::dropout,
       {.low = 0, .high = 1, .high_is_excluded = true},
-      kCourse,
+      kTrajectory,
       "share of an adapter's inputs that are zero in a training step");
   group.key(
       "use_dora",

@@ -17,9 +17,9 @@ namespace brigade {
 // What another value means for a run that is continued from a checkpoint
 // (run/resume_rules.h).
 enum class Resume {
-  kFree,     // nothing: layout, folders, logging
-  kCourse,   // other results from here on: allowed, and named in a message
-  kMeaning,  // another run: refused, unless checkpoint.allow_changes names it
+  kFree,        // nothing: layout, folders, logging
+  kTrajectory,  // other results from here on: allowed, and named in a message
+  kMeaning,     // another run: refused unless checkpoint.allow_changes names it
 };
 
 struct ConfigKey {

@@ -18,7 +18,7 @@ auto training_keys(std::vector<ConfigKey>& keys, Members... members) {
       });
 }
 
-void add_training_course(std::vector<ConfigKey>& keys) {
+void add_training_trajectory(std::vector<ConfigKey>& keys) {
   using G = TrainingConfig;
   const auto group = training_keys(keys);
   const auto lr = training_keys(keys, &TrainingConfig::lr);
@@ -29,13 +29,13 @@ void add_training_course(std::vector<ConfigKey>& keys) {
       "learning_rate",
       &LrScheduleOptions::peak,
       natural,
-      kCourse,
+      kTrajectory,
       "the highest");
   group.key(
       "total_train_steps",
       &G::total_train_steps,
       natural,
-      kCourse,
+      kTrajectory,
       "optimizer steps");
   group.key(
       "seq_length", &G::seq_length, count, kMeaning, "tokens of a sequence");
@@ -58,7 +58,7 @@ void add_training_course(std::vector<ConfigKey>& keys) {
       "max_tokens",
       &G::max_tokens,
       count,
-      kCourse,
+      kTrajectory,
       "train no more tokens than this: whole steps, and the schedule ends "
       "where the run ends");
 }
@@ -77,7 +77,7 @@ void add_loss(std::vector<ConfigKey>& keys) {
           "preference_beta",
           &L::beta,
           {.low = 0, .low_is_excluded = true},
-          kCourse,
+          kTrajectory,
           "of pairs, how much a difference of rewards counts")
       .only_with = {
       "loss",
@@ -88,14 +88,14 @@ void add_loss(std::vector<ConfigKey>& keys) {
           "simpo_gamma",
           &L::gamma,
           at_least(0),
-          kCourse,
+          kTrajectory,
           "SimPO, the difference of rewards that is aimed at")
       .only_with = {"loss", {to_string(LossKind::kSimPo)}};
   loss.key(
           "distill_weight",
           &L::distill_weight,
           {.low = 0, .high = 1},
-          kCourse,
+          kTrajectory,
           "distillation, the teacher's share of the loss; the rest is "
           "cross-entropy")
       .only_with = {"loss", {to_string(LossKind::kDistill)}};
@@ -120,51 +120,51 @@ void add_muon(std::vector<ConfigKey>& keys) {
           "muon_learning_rate",
           &MuonOptions::learning_rate,
           above_0,
-          kCourse,
+          kTrajectory,
           "Muon, the highest of matrices, with learning_rate's schedule")
       .default_note = "learning_rate";
   muon.key(
       "muon_momentum",
       &MuonOptions::momentum,
       {.low = 0, .high = 1, .high_is_excluded = true},
-      kCourse,
+      kTrajectory,
       "Muon, momentum");
   muon.key(
       "muon_nesterov",
       &MuonOptions::nesterov,
       kAny,
-      kCourse,
+      kTrajectory,
       "Muon, look ahead along the momentum");
   muon.key(
       "muon_scale",
       &MuonOptions::scale,
       kAny,
-      kCourse,
+      kTrajectory,
       "Muon, what an update is multiplied with: 0.2 sqrt(max(A, B)), "
       "sqrt(max(1, A / B)) or sqrt(A / B), for A rows and B columns");
   newton_schulz.key(
       "muon_steps",
       &N::steps,
       {.low = 1, .high = 100},
-      kCourse,
+      kTrajectory,
       "Muon, steps of Newton-Schulz");
   newton_schulz.key(
       "muon_coefficients",
       &N::coefficients,
       kAny,
-      kCourse,
+      kTrajectory,
       "Muon, a, b and c of a step, a X + (b X X^T + c (X X^T)^2) X");
   newton_schulz.key(
       "muon_eps",
       &N::eps,
       above_0,
-      kCourse,
+      kTrajectory,
       "Muon, least norm that an update is divided by");
   newton_schulz.key(
       "muon_dtype",
       &N::dtype,
       kAny,
-      kCourse,
+      kTrajectory,
       "Muon, of Newton-Schulz's products; in bfloat16 the last bits in which "
       "layouts differ become hundredths of an update");
 }
@@ -176,13 +176,13 @@ void add_sgd(std::vector<ConfigKey>& keys) {
       "sgd_momentum",
       &SgdOptions::momentum,
       {.low = 0, .high = 1, .high_is_excluded = true},
-      kCourse,
+      kTrajectory,
       "SGD, momentum, not damped");
   sgd.key(
       "sgd_nesterov",
       &SgdOptions::nesterov,
       kAny,
-      kCourse,
+      kTrajectory,
       "SGD, look ahead along the momentum");
 }
 
@@ -194,14 +194,14 @@ void add_schedule_free(std::vector<ConfigKey>& keys) {
       "schedule_free_step_power",
       &S::step_power,
       at_least(0),
-      kCourse,
+      kTrajectory,
       "schedule-free, a step counts in the average as its number to this "
       "power");
   schedule_free.key(
       "schedule_free_rate_power",
       &S::rate_power,
       at_least(0),
-      kCourse,
+      kTrajectory,
       "schedule-free, and as the highest learning rate so far to this power");
 }
 
@@ -210,13 +210,13 @@ void add_adam(std::vector<ConfigKey>& keys) {
       training_keys(keys, &TrainingConfig::optimizer, &OptimizerOptions::adamw);
   using A = AdamWOptions;
   const ValueRule beta{.low = 0, .high = 1, .high_is_excluded = true};
-  adam.key("adam_beta1", &A::beta1, beta, kCourse, "AdamW, first moment");
-  adam.key("adam_beta2", &A::beta2, beta, kCourse, "AdamW, second moment");
+  adam.key("adam_beta1", &A::beta1, beta, kTrajectory, "AdamW, first moment");
+  adam.key("adam_beta2", &A::beta2, beta, kTrajectory, "AdamW, second moment");
   adam.key(
       "adam_eps",
       &A::eps,
       {.low = 0, .low_is_excluded = true},
-      kCourse,
+      kTrajectory,
       "AdamW, added to the root");
 }
 
@@ -286,7 +286,7 @@ void add_training_optimizer(std::vector<ConfigKey>& keys) {
       "optimizer_state_dtype",
       &OptimizerOptions::moments,
       kAny,
-      kCourse,
+      kTrajectory,
       "of moments between steps: 4, 2 or about 1 byte for each value; steps "
       "are "
       "float32's");
@@ -294,19 +294,19 @@ void add_training_optimizer(std::vector<ConfigKey>& keys) {
       "ema_decay",
       &OptimizerOptions::ema_decay,
       {.low = 0, .high = 1, .high_is_excluded = true},
-      kCourse,
+      kTrajectory,
       "moving average of the weights, which is evaluated and saved; 0: none");
   group.key(
       "weight_decay",
       &G::weight_decay,
       natural,
-      kCourse,
+      kTrajectory,
       "decoupled; with sgd a part of the gradient");
   group.key(
       "weight_decay_on",
       &G::weight_decay_on,
       kAny,
-      kCourse,
+      kTrajectory,
       "parameters that decay: all, or matrices (neither norms nor biases)");
 }
 
@@ -320,7 +320,7 @@ void add_lr_shapes(std::vector<ConfigKey>& keys) {
           "warmup_fraction",
           &Lr::warmup_fraction,
           fraction,
-          kCourse,
+          kTrajectory,
           "trapezoid, share of the run's steps that is linear warm-up"),
       LrDecay::kTrapezoid);
   only_with_schedule(
@@ -328,7 +328,7 @@ void add_lr_shapes(std::vector<ConfigKey>& keys) {
           "decay_fraction",
           &Lr::decay_fraction,
           fraction,
-          kCourse,
+          kTrajectory,
           "trapezoid, share of the run's steps, its last, in which it falls"),
       LrDecay::kTrapezoid);
   only_with_schedule(
@@ -336,7 +336,7 @@ void add_lr_shapes(std::vector<ConfigKey>& keys) {
           "lr_table",
           &Lr::table,
           kAny,
-          kCourse,
+          kTrajectory,
           "table, what learning_rate is multiplied with after so many steps or "
           "tokens, linear in between, such as [{\"step\": 0, \"factor\": "
           "0.01}, {\"step\": 100, \"factor\": 1}]"),
@@ -354,19 +354,19 @@ void add_training_schedule(std::vector<ConfigKey>& keys) {
       "lr_schedule",
       &Lr::decay,
       kAny,
-      kCourse,
+      kTrajectory,
       "learning rate after the warm-up");
   lr.key(
       "warmup_steps",
       &Lr::warmup_steps,
       natural,
-      kCourse,
+      kTrajectory,
       "steps of linear warm-up");
   lr.key(
       "min_learning_rate",
       &Lr::minimum,
       natural,
-      kCourse,
+      kTrajectory,
       "where cosine, linear, wsd and trapezoid end; inverse_sqrt does not "
       "fall below it");
   only_with_schedule(
@@ -374,7 +374,7 @@ void add_training_schedule(std::vector<ConfigKey>& keys) {
           "decay_steps",
           &Lr::decay_steps,
           natural,
-          kCourse,
+          kTrajectory,
           "last steps, in which wsd falls; 0: a tenth of the run's"),
       LrDecay::kWsd);
   add_lr_shapes(keys);
@@ -383,7 +383,7 @@ void add_training_schedule(std::vector<ConfigKey>& keys) {
           "lr_end",
           &G::lr_end,
           kAny,
-          kCourse,
+          kTrajectory,
           "where cosine, linear, wsd and trapezoid reach min_learning_rate: "
           "one step after the run's last, or at step total_train_steps")
       .default_note = "after_last_step; a continued run's as it was saved";
@@ -391,7 +391,7 @@ void add_training_schedule(std::vector<ConfigKey>& keys) {
       "grad_clip",
       &G::grad_clip,
       natural,
-      kCourse,
+      kTrajectory,
       "largest global gradient norm; 0: no clipping");
 }
 
@@ -403,13 +403,13 @@ void add_routers(std::vector<ConfigKey>& keys) {
       "router_aux_loss",
       &G::router_aux_loss,
       natural,
-      kCourse,
+      kTrajectory,
       "of models with experts: weight of the loss for uneven use of experts");
   group.key(
       "router_aux_loss_over",
       &G::router_aux_loss_over,
       kAny,
-      kCourse,
+      kTrajectory,
       "of models with experts: where router_aux_loss counts the use of "
       "experts: in each sequence, or in the whole global batch of the step "
       "before");
@@ -417,13 +417,13 @@ void add_routers(std::vector<ConfigKey>& keys) {
       "router_z_loss",
       &G::router_z_loss,
       natural,
-      kCourse,
+      kTrajectory,
       "of models with experts: weight of the loss for large router logits");
   group.key(
       "expert_capacity_factor",
       &G::expert_capacity_factor,
       natural,
-      kCourse,
+      kTrajectory,
       "of models with experts: of each sequence an expert takes the first "
       "tokens that chose it, up to this factor times their number if all were "
       "used evenly, and drops the others; 0: it takes all. In training alone");
@@ -431,7 +431,7 @@ void add_routers(std::vector<ConfigKey>& keys) {
       "router_bias_rate",
       &G::router_bias_rate,
       natural,
-      kCourse,
+      kTrajectory,
       "of routers with a bias (DeepSeek-V3's): by how much a step moves it");
 }
 
@@ -444,7 +444,7 @@ void add_training_checks(std::vector<ConfigKey>& keys) {
       "on_non_finite",
       &G::on_non_finite,
       kAny,
-      kCourse,
+      kTrajectory,
       "what to do in a step whose loss or gradient is not finite");
   group.key(
       "max_skipped_steps",
@@ -500,7 +500,7 @@ void add_training_checks(std::vector<ConfigKey>& keys) {
 
 // They are printed in this order.
 void add_training(std::vector<ConfigKey>& keys) {
-  add_training_course(keys);
+  add_training_trajectory(keys);
   add_loss(keys);
   add_training_optimizer(keys);
   add_mup(keys);

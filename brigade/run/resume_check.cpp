@@ -84,8 +84,8 @@ nlohmann::json describe_data(
 LrEnd saved_lr_end(const fs::path& checkpoint) {
   const RunFacts facts =
       run_facts(read_manifest(checkpoint).config, nullptr, nullptr);
-  const auto found = facts.course.find("training.lr_end");
-  return found != facts.course.end() &&
+  const auto found = facts.trajectory.find("training.lr_end");
+  return found != facts.trajectory.end() &&
                  found->second == to_string(LrEnd::kAfterLastStep)
              ? LrEnd::kAfterLastStep
              : LrEnd::kAtTotalTrainSteps;
@@ -138,7 +138,7 @@ void check_resume(
   }
   for (const std::string& text : changes.allowed)
     observer.on_message("changed by checkpoint.allow_changes: " + text);
-  for (const std::string& text : changes.course)
+  for (const std::string& text : changes.trajectory)
     observer.on_message("changed: " + text);
 }
 

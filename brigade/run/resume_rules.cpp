@@ -164,7 +164,7 @@ RunFacts run_facts(const json& config, const json& model, const json& data) {
       add_known(
           config,
           key,
-          key.resume == Resume::kMeaning ? facts.meaning : facts.course);
+          key.resume == Resume::kMeaning ? facts.meaning : facts.trajectory);
   }
   facts.meaning[kOptimizer] = saved_optimizer(config);
   // Its average is made of them: with others the saved one is none.
@@ -174,7 +174,7 @@ RunFacts run_facts(const json& config, const json& model, const json& data) {
          {"training.adam_beta1",
           "training.schedule_free_rate_power",
           "training.schedule_free_step_power"}) {
-      if (auto node = facts.course.extract(key))
+      if (auto node = facts.trajectory.extract(key))
         facts.meaning.insert(std::move(node));
     }
   }
@@ -187,7 +187,7 @@ RunFacts run_facts(const json& config, const json& model, const json& data) {
     facts.meaning.try_emplace("adapter.use_dora", false);
   add_held_out(config, facts.meaning);
   if (const json batch = batch_size(config); !batch.is_null())
-    facts.course[kBatch] = batch;
+    facts.trajectory[kBatch] = batch;
   if (model.is_object()) {
     for (const auto& [key, value] : model.items())
       facts.meaning[kModelPrefix + key] = value;
@@ -236,7 +236,7 @@ ResumeChanges compare_runs(
         is_allowed(text.substr(0, text.find(": ")), allow_changes);
     (allowed ? changes.allowed : changes.refused).push_back(std::move(text));
   }
-  changes.course = differences(saved.course, now.course);
+  changes.trajectory = differences(saved.trajectory, now.trajectory);
   return changes;
 }
 

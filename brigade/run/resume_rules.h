@@ -3,7 +3,7 @@
 // Keys that say what the run is (Resume::kMeaning: data, tokenizer, sequence
 // length, seed, model, adapter, optimizer, loss, parametrization) must be as
 // they were, unless checkpoint.allow_changes names them. Keys that say how it
-// goes on (Resume::kCourse: rates, schedule; and the batch) may change; they
+// goes on (Resume::kTrajectory: rates, schedule; and the batch) may change; they
 // are listed. All others (layout, folders, logging) do not matter.
 #pragma once
 
@@ -15,10 +15,10 @@
 namespace brigade {
 
 // The values of a run that are compared, by dotted names: those that give it
-// its meaning, and those that only change its further trajectory (course).
+// its meaning, and those that only change its further trajectory.
 struct RunFacts {
   std::map<std::string, nlohmann::json> meaning;
-  std::map<std::string, nlohmann::json> course;
+  std::map<std::string, nlohmann::json> trajectory;
 };
 
 // training.optimizer of a checkpoint's config.
@@ -41,7 +41,7 @@ with_past_mixture(const nlohmann::json& config, int64_t steps, int64_t tokens);
 struct ResumeChanges {
   std::vector<std::string> refused;  // "training.seed: 42 when saved, now 7"
   std::vector<std::string> allowed;  // other meaning, named in allow_changes
-  std::vector<std::string> course;
+  std::vector<std::string> trajectory;
 };
 
 // Facts that one side lacks (an older checkpoint) are passed over.

@@ -83,13 +83,13 @@ Values grouped_values(const GroupedNet& net) {
 }
 
 // The results of plain torch with the groups and a scheduler.
-struct PlainCourse {
+struct PlainRun {
   Values values;
   std::vector<std::vector<double>> rates;  // by step and group
 };
 
-PlainCourse train_plain(int ranks) {
-  PlainCourse course;
+PlainRun train_plain(int ranks) {
+  PlainRun run;
   GroupedNet net;
   torch::optim::AdamW optimizer(groups_for_torch(net));
   torch::optim::StepLR schedule(optimizer, 2, 0.5);
@@ -100,12 +100,12 @@ PlainCourse train_plain(int ranks) {
     std::vector<double> rates;
     for (const auto& group : optimizer.param_groups())
       rates.push_back(group.options().get_lr());
-    course.rates.push_back(rates);
+    run.rates.push_back(rates);
     optimizer.step();
     schedule.step();
   }
-  course.values = grouped_values(net);
-  return course;
+  run.values = grouped_values(net);
+  return run;
 }
 
 void expect_values_near(const Values& actual, const Values& expected) {
@@ -127,7 +127,7 @@ class ParameterGroupsTest
 
 TEST_P(ParameterGroupsTest, TorchOptimTrainsAsInPlainTorch) {
   const auto& [sharding, ranks] = GetParam();
-  const PlainCourse expected = train_plain(ranks);
+  const PlainRun expected = train_plain(ranks);
   run_ranks(ranks, [&, sharding = sharding](const CommunicatorPtr& world) {
     const auto net = std::make_shared<GroupedNet>();
     const auto groups = groups_for_torch(*net);
@@ -150,7 +150,7 @@ TEST_P(ParameterGroupsTest, TorchOptimTrainsAsInPlainTorch) {
 
 TEST_P(ParameterGroupsTest, BrigadesAdamWTrainsAsInPlainTorch) {
   const auto& [sharding, ranks] = GetParam();
-  const PlainCourse expected = train_plain(ranks);
+  const PlainRun expected = train_plain(ranks);
   run_ranks(ranks, [&, sharding = sharding](const CommunicatorPtr& world) {
     const auto net = std::make_shared<GroupedNet>();
     const auto [matrices, vectors] = matrices_and_vectors(*net);
@@ -189,7 +189,7 @@ INSTANTIATE_TEST_SUITE_P(
     });
 
 TEST(ParameterGroups, StepInBackwardWithARateOfTheirOwn) {
-  const PlainCourse expected = train_plain(2);
+  const PlainRun expected = train_plain(2);
   run_ranks(2, [&](const CommunicatorPtr& world) {
     const auto net = std::make_shared<GroupedNet>();
     const auto [matrices, vectors] = matrices_and_vectors(*net);

@@ -15,7 +15,7 @@ double usual(int step, std::mt19937& random) {
   return 2 + 3 * std::exp(-step / 200.0) + noise(random);
 }
 
-TEST(LossSpikesTest, AJumpIsFlaggedAndTheUsualCourseIsNot) {
+TEST(LossSpikesTest, AJumpIsFlaggedAndUsualLossesAreNot) {
   std::mt19937 random(3);
   LossSpikes spikes(6);
   for (int step = 0; step < 1000; ++step)

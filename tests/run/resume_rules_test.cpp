@@ -50,7 +50,7 @@ TEST(ResumeRules, TheSameRunHasNoChanges) {
   const ResumeChanges changes = changes_of(config());
   EXPECT_THAT(changes.refused, IsEmpty());
   EXPECT_THAT(changes.allowed, IsEmpty());
-  EXPECT_THAT(changes.course, IsEmpty());
+  EXPECT_THAT(changes.trajectory, IsEmpty());
 }
 
 // The average that was saved is made of them.
@@ -141,15 +141,15 @@ TEST(ResumeRules, AllowsAChangeByName) {
       1U);
 }
 
-TEST(ResumeRules, ListsChangesOfTheRunsCourse) {
+TEST(ResumeRules, ListsChangesOfTheRunsTrajectory) {
   EXPECT_THAT(
-      changes_of(with("/training/learning_rate", 0.01)).course,
+      changes_of(with("/training/learning_rate", 0.01)).trajectory,
       ElementsAre("training.learning_rate: 0.001 when saved, 0.01 now"));
   EXPECT_THAT(
-      changes_of(with("/training/lr_schedule", "wsd")).course,
+      changes_of(with("/training/lr_schedule", "wsd")).trajectory,
       ElementsAre("training.lr_schedule: \"cosine\" when saved, \"wsd\" now"));
   EXPECT_THAT(
-      changes_of(with("/training/micro_batch_size", 8)).course,
+      changes_of(with("/training/micro_batch_size", 8)).trajectory,
       ElementsAre("sequences per step: 8 when saved, 16 now"));
 }
 
@@ -160,7 +160,7 @@ TEST(ResumeRules, LayoutAndFoldersDoNotMatter) {
   now["training"]["gradient_accumulation_steps"] = 2;
   const ResumeChanges changes = changes_of(now);
   EXPECT_THAT(changes.refused, IsEmpty());
-  EXPECT_THAT(changes.course, IsEmpty());
+  EXPECT_THAT(changes.trajectory, IsEmpty());
 }
 
 // Holding out text for evaluation moves every training window.
@@ -285,7 +285,7 @@ TEST(ResumeRules, KeysThatAnOldCheckpointLacksArePassedOver) {
   const ResumeChanges changes = compare_runs(
       run_facts(old, {{"hidden_size", 32}}, nullptr), facts(config()), {});
   EXPECT_THAT(changes.refused, IsEmpty());
-  EXPECT_THAT(changes.course, IsEmpty());
+  EXPECT_THAT(changes.trajectory, IsEmpty());
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// One folder of checkpoints holds one course of one run.
+// One folder of checkpoints holds one trajectory of one run.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -19,9 +19,9 @@ using ::testing::HasSubstr;
 using testing::losses_of;
 using testing::ProgramResult;
 
-class CheckpointCourses : public ::testing::Test {
+class CheckpointTrajectories : public ::testing::Test {
  protected:
-  CheckpointCourses() {
+  CheckpointTrajectories() {
     auto config = testing::tiny_run(testing::prepare_bytes(
         folder_ / "tokens", testing::made_up_text(6000)));
     config["training"] = {
@@ -60,8 +60,8 @@ class CheckpointCourses : public ::testing::Test {
 
 using Steps = std::vector<int64_t>;
 
-// Step 2 again at another rate: 4 and 6 are of the old course.
-TEST_F(CheckpointCourses, ContinuingAnEarlierStepLeavesTheLaterOnes) {
+// Step 2 again at another rate: 4 and 6 are of the old trajectory.
+TEST_F(CheckpointTrajectories, ContinuingAnEarlierStepLeavesTheLaterOnes) {
   for (const std::string nproc : {"1", "2"}) {
     SCOPED_TRACE(nproc);
     const std::string name = "run" + nproc;
@@ -82,7 +82,7 @@ TEST_F(CheckpointCourses, ContinuingAnEarlierStepLeavesTheLaterOnes) {
     EXPECT_THAT(other.out, AllOf(HasSubstr("set aside in"), HasSubstr("4, 6")));
     EXPECT_EQ(steps_in(checkpoints(name)), Steps({2, 3}));
     EXPECT_TRUE(fs::exists(checkpoints(name) / "6.set-aside"));
-    // "auto" goes on from step 3, not from the 6 of the old course.
+    // "auto" goes on from step 3, not from the 6 of the old trajectory.
     const ProgramResult resumed = train(
         name,
         with(
@@ -97,7 +97,7 @@ TEST_F(CheckpointCourses, ContinuingAnEarlierStepLeavesTheLaterOnes) {
   }
 }
 
-TEST_F(CheckpointCourses, AnotherRunsCheckpointsAreLeftTooAndNoneIsLost) {
+TEST_F(CheckpointTrajectories, AnotherRunsCheckpointsAreLeftTooAndNoneIsLost) {
   ASSERT_EQ(train("first", {}).exit_code, 0);
   ASSERT_EQ(train("second", {}).exit_code, 0);
   for (const char* aside : {".set-aside", ".set-aside-2"}) {
@@ -111,7 +111,7 @@ TEST_F(CheckpointCourses, AnotherRunsCheckpointsAreLeftTooAndNoneIsLost) {
   }
 }
 
-TEST_F(CheckpointCourses, ARunDoesNotBeginBesideCheckpointsThatAreThere) {
+TEST_F(CheckpointTrajectories, ARunDoesNotBeginBesideCheckpointsThatAreThere) {
   const std::string save_dir =
       "checkpoint.save_dir=" + (folder_ / "saved").string();
   ASSERT_EQ(train("first", {save_dir}).exit_code, 0);
@@ -133,7 +133,7 @@ TEST_F(CheckpointCourses, ARunDoesNotBeginBesideCheckpointsThatAreThere) {
   EXPECT_TRUE(fs::exists(folder_ / "saved" / "notes.txt"));
 }
 
-TEST_F(CheckpointCourses, ASecondRunOnTheSameSaveDirIsRefused) {
+TEST_F(CheckpointTrajectories, ASecondRunOnTheSameSaveDirIsRefused) {
   const std::string save_dir =
       "checkpoint.save_dir=" + (folder_ / "saved").string();
   testing::StartedProgram first(
