@@ -215,8 +215,8 @@ CommunicatorPtr ProcessMesh::join_by_host(
       throw ConfigError(fmt::format(
           "[config] /distributed/hierarchical_reduction = \"on\" needs the "
           "backend \"gloo\" or \"mpi\", and several hosts with several and as "
-          "many ranks of dp x cp each; those of {} "
-          "are on {}",
+          "many ranks of {} each; those of {} are on {}",
+          names_of(kReplicaAxes),
           options_.member_names.at(static_cast<size_t>(rank_)),
           backend_.hosts.empty() ? "one host"
                                  : fmt::format("{}", fmt::join(hosts, ", "))));

@@ -271,10 +271,11 @@ void check_data_parallel(const TrainConfig& config, Problems& problems) {
       config.training.check_replicas_every > 0)
     problems.push_back(fmt::format(
         "[config] /training/check_replicas_every = {} with "
-        "/distributed/zero_stage = {}, where no two ranks of dp x cp hold the "
+        "/distributed/zero_stage = {}, where no two ranks of {} hold the "
         "same; set check_replicas_every to 0, or zero_stage to 2",
         config.training.check_replicas_every,
-        config.distributed.zero_stage));
+        config.distributed.zero_stage,
+        names_of(kReplicaAxes)));
 }
 
 }  // namespace brigade

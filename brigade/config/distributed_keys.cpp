@@ -45,7 +45,9 @@ void add_grid(Keys& keys) {
       &ParallelDims::ep,
       at_least(1),
       kFree,
-      "neighbouring ranks of dp x cp among which experts are divided");
+      fmt::format(
+          "neighbouring ranks of {} among which experts are divided",
+          names_of(kReplicaAxes)));
   group.key("pp_engine", &G::pp_engine, kAny, kFree, "pipeline schedule");
   group
       .key(
@@ -88,7 +90,8 @@ void add_gradient_sums(Keys& keys) {
       kAny,
       kFree,
       "gradients are summed inside each host before they cross hosts; auto: "
-      "where hosts have several ranks of dp x cp");
+      "where hosts have several ranks of " +
+          names_of(kReplicaAxes));
   group.key(
       "bucket_cap_mb",
       &G::bucket_cap_mb,
@@ -106,8 +109,9 @@ void add_gradient_sums(Keys& keys) {
       &G::zero_stage,
       {.low = 0, .high = 3},
       kFree,
-      "dp x cp ranks divide: 1 the optimizer's state, 2 gradients too, 3 "
-      "weights too");
+      names_of(kReplicaAxes) +
+          " ranks divide: 1 the optimizer's state, 2 gradients too, 3 weights "
+          "too");
 }
 
 void add_local_training(Keys& keys) {

@@ -204,11 +204,12 @@ void check_experts(
   if (distributed.rounds.local_steps > 0 && dims.dp % groups == 0 &&
       dims.replicas() / groups % dims.ep != 0)
     problems.push_back(fmt::format(
-        "[config] /distributed/ep_size = {} does not divide the {} ranks of dp "
-        "x cp of a group of /distributed/local_steps, which has all experts; "
-        "set ep_size to a divisor of it, or local_groups to fewer",
+        "[config] /distributed/ep_size = {} does not divide the {} ranks of {} "
+        "of a group of /distributed/local_steps, which has all experts; set "
+        "ep_size to a divisor of it, or local_groups to fewer",
         dims.ep,
-        dims.replicas() / groups));
+        dims.replicas() / groups,
+        names_of(kReplicaAxes)));
   check_routers(config.training, experts > 0, problems);
   refuse_router_keys(config, decoder, problems);
 }

@@ -61,6 +61,13 @@ const char* meaning_of(Axis axis) {
   return row_of(axis).meaning;
 }
 
+std::string names_of(const std::vector<Axis>& axes) {
+  std::string names;
+  for (const Axis axis : axes)
+    names += fmt::format("{}{}", names.empty() ? "" : " x ", to_string(axis));
+  return names;
+}
+
 std::string size_key_of(Axis axis) {
   return fmt::format("{}_size", to_string(axis));
 }
@@ -198,10 +205,11 @@ void ParallelDims::validate(int world_size, std::vector<std::string>& problems)
   else if (replicas() % ep != 0)
     problems.push_back(fmt::format(
         "[parallel_dims] ep {} does not divide {} = {}: experts are divided "
-        "among ranks of dp x cp",
+        "among ranks of {}",
         ep,
         this->product(kReplicaAxes),
-        replicas()));
+        replicas(),
+        names_of(kReplicaAxes)));
 }
 
 Colour ParallelDims::expert_parallel() const {

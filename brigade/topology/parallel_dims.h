@@ -50,6 +50,7 @@ inline const std::vector<Axis> kSequenceAxes = {Axis::kCp};
 inline const std::vector<Axis> kModelAxes = {Axis::kPp, Axis::kTp};
 // The axes whose groups communicate in every layer.
 inline const std::vector<Axis> kLayerAxes = {Axis::kTp, Axis::kCp};
+std::string names_of(const std::vector<Axis>& axes);  // "dp x cp"
 
 // The position of a rank on each axis.
 struct Coordinate {

@@ -6,6 +6,7 @@
 #include <cctype>
 #include <memory>
 
+#include "brigade/topology/parallel_dims.h"
 #include "cli/commands.h"
 #include "cli/options.h"
 
@@ -31,7 +32,9 @@ void add_layout(CLI::App& command, CreateConfigArguments& arguments) {
       .add_option(
           "--zero_stage,--zero-stage",
           arguments.zero_stage,
-          "What dp x cp ranks divide between them (default: 0)")
+          fmt::format(
+              "What {} ranks divide between them (default: 0)",
+              names_of(kReplicaAxes)))
       ->check(whole_number(0, 3));
   command
       .add_option(
