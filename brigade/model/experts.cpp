@@ -181,11 +181,12 @@ std::vector<Tensor> Experts::keys_of_rows(const KeptRouting& kept) const {
 
 Tensor Experts::given_shares(const Tensor& x, const ExpertInputs& inputs)
     const {
-  if (!context_->expert_shares)
+  if (!context_->routers || !context_->routers->shares)
     return {};
-  const auto found = context_->expert_shares->find(layer_);
+  const auto& known = *context_->routers->shares;
+  const auto found = known.find(layer_);
   const auto options = x.options().dtype(ops::wide_dtype(x));
-  const Tensor shares = found != context_->expert_shares->end()
+  const Tensor shares = found != known.end()
                             ? found->second.to(options)
                             : torch::full(
                                   {description_.count},
@@ -196,10 +197,10 @@ Tensor Experts::given_shares(const Tensor& x, const ExpertInputs& inputs)
 
 void Experts::note_routing(const Routing& routing, const Tensor& weights)
     const {
-  if (!context_->router_statistics)
+  if (!context_->routers)
     return;
   const torch::NoGradGuard no_grad;
-  RouterStatistics& noted = (*context_->router_statistics)[layer_];
+  RouterStatistics& noted = context_->routers->noted[layer_];
   noted.chosen.resize(routing.order.counts.size(), 0);
   if (!noted.squares.defined()) {
     noted.squares = router_->squares();
@@ -221,7 +222,7 @@ void Experts::note_routing(const Routing& routing, const Tensor& weights)
     noted.chosen[i] += chosen[i];
     noted.dropped += chosen[i] - routing.order.counts[i];
   }
-  if (!context_->counts_choices || !routing.has_loss.defined())
+  if (!context_->routers->counts_choices || !routing.has_loss.defined())
     return;
   const Tensor learned = torch::bincount(
       routing.experts.masked_select(routing.has_loss.unsqueeze(1)),

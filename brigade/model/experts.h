@@ -82,7 +82,7 @@ class Experts : public torch::nn::Module {
     torch::Tensor has_loss;  // bool [N], or undefined
     const ops::ExpertOrder& order;
   };
-  // Adds to context_->router_statistics, if there are any.
+  // Adds to context_->routers, if they are noted.
   void note_routing(const Routing& routing, const torch::Tensor& weights) const;
   // KeptRouting::load where it is not the sequences' own; else undefined.
   torch::Tensor given_shares(const torch::Tensor& x, const ExpertInputs& inputs)

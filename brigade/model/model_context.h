@@ -42,13 +42,8 @@ struct ModelContext {
   RouterLosses router_losses;
   // ExpertInputs::capacity_factor where the model is trained.
   double expert_capacity_factor = 0;
-  // Where layers with experts note what they did; null: nowhere.
-  std::shared_ptr<RouterStatisticsByLayer> router_statistics;
-  // Whether they count the choices of tokens that have a loss.
-  bool counts_choices = false;
-  // What the balance loss is over; of a layer that is not there experts count
-  // as used evenly. Null: each sequence by itself.
-  std::shared_ptr<ExpertSharesByLayer> expert_shares;
+  // Null: nothing is noted, and each sequence is balanced by itself.
+  std::shared_ptr<RouterRecord> routers;
   // kAccumulate needs a GradSync that keeps .grad() defined
   // (GradHandover::kMainGrad).
   ops::WeightGrad weight_grad = ops::WeightGrad::kReturn;

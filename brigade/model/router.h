@@ -15,7 +15,7 @@
 //            expert e in the choices of the token's sequence, a constant
 //            (DeepSeek-V3, arXiv:2412.19437, eq. 17-20, with E / k in place of
 //            the number of experts per token): 1 per token where even. With
-//            ModelContext::expert_shares f_e is that of all tokens of the last
+//            RouterRecord::shares f_e is that of all tokens of the last
 //            step that count in its loss (Experts gives it): those of this
 //            step would have to be known before its first backward
 //   z        weight * logsumexp(logits)^2 (arXiv:2202.08906)

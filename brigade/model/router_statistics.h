@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <vector>
 
 namespace brigade {
@@ -29,11 +30,17 @@ struct RouterStatistics {
   torch::Tensor learned;
 };
 
-// By layer of the whole model.
-using RouterStatisticsByLayer = std::map<int64_t, RouterStatistics>;
-
-// The shares of experts in the choices of a step's tokens, [E] on the model's
-// device, by layer; between steps replaced by those of the last one.
-using ExpertSharesByLayer = std::map<int64_t, torch::Tensor>;
+// What routers note, and what they are balanced over; by layer of the whole
+// model.
+struct RouterRecord {
+  std::map<int64_t, RouterStatistics> noted;
+  // Whether RouterStatistics::learned is counted.
+  bool counts_choices = false;
+  // The shares of experts in the choices of a step's tokens, [E] on the model's
+  // device; between steps replaced by those of the last one. Of a layer that is
+  // not there experts count as used evenly. Empty: the balance loss is over
+  // each sequence by itself.
+  std::optional<std::map<int64_t, torch::Tensor>> shares;
+};
 
 }  // namespace brigade

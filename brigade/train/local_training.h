@@ -24,8 +24,6 @@ namespace brigade {
 
 class LocalTraining {
  public:
-  using Stages = std::vector<std::unique_ptr<StageRuntime>>;
-
   // `stages` have the initial weights, the same in all groups. `mesh`, divided
   // into groups, and `stages` must outlive it.
   LocalTraining(

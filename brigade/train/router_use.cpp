@@ -4,32 +4,23 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <utility>
 
-#include "brigade/base/check.h"
+#include "brigade/base/error.h"
 #include "brigade/config/model_layout.h"
 
 namespace brigade {
+namespace {
 
-std::string RouterUse::describe_bad_layer() const {
-  BRIGADE_ASSERT(bad_layer.has_value());
-  const auto found =
-      std::find_if(layers.begin(), layers.end(), [&](const ExpertUse& use) {
-        return use.layer == *bad_layer;
-      });
-  BRIGADE_ASSERT(found != layers.end());
-  return fmt::format(
-      "the router of layer {} gave weights that are not finite, as its {} is "
-      "not",
-      *bad_layer,
-      std::isfinite(found->router_norm) ? "input" : "weight");
-}
-
+// Whether routers have a balance loss over the last step's choices.
 bool is_balanced_over_batch(const TrainConfig& config) {
   return config.training.router_aux_loss > 0 &&
          config.training.router_aux_loss_over == BalanceOver::kGlobalBatch;
 }
+
+}  // namespace
 
 bool asks_for_choices(const TrainConfig& config) {
   const std::vector<LayerDescription> layers = description_of(config).layers;
@@ -43,13 +34,37 @@ bool asks_for_choices(const TrainConfig& config) {
   return is_balanced_over_batch(config) || moves;
 }
 
-RouterUse sum_up_routers(
-    const DecoderConfig& decoder,
-    const ProcessMesh& mesh,
-    LearnedChoices choices,
-    const RouterStatisticsByLayer& noted) {
+torch::Tensor bias_update(const std::vector<int64_t>& choices, double rate) {
+  // Against the mean without a division: integers say which side it is on.
+  const int64_t sum =
+      std::accumulate(choices.begin(), choices.end(), int64_t{0});
+  const auto experts = static_cast<int64_t>(choices.size());
+  const torch::Tensor missing =
+      sum - torch::tensor(choices, torch::kLong) * experts;
+  return missing.sign().to(torch::kFloat) * rate;
+}
+
+RouterBalance::RouterBalance(const TrainConfig& config, const ProcessMesh& mesh)
+    : config_(config), mesh_(mesh) {
+  record_->counts_choices = asks_for_choices(config);
+  if (model_of(config).experts && is_balanced_over_batch(config))
+    record_->shares.emplace();
+}
+
+RouterUse RouterBalance::sum_up(const Read& read) const {
+  const DecoderConfig& decoder = model_of(config_);
   if (!decoder.experts)
     return {};
+  std::vector<torch::Tensor> on_device;
+  for (const auto& [layer, noted] : record_->noted) {
+    on_device.push_back(noted.squares);
+    on_device.push_back(noted.given);
+    if (noted.learned.defined())
+      on_device.push_back(noted.learned);
+  }
+  const std::vector<double> values =
+      on_device.empty() ? std::vector<double>{} : read(on_device);
+  auto value = values.begin();
   // A row per layer; those of other stages are theirs to fill in. Exact: counts
   // are far below 2^53.
   const int64_t experts = decoder.experts->num_experts;
@@ -57,29 +72,28 @@ RouterUse sum_up_routers(
   const int64_t is_bad = experts + 1;
   const int64_t dropped = experts + 2;
   const int64_t learned = experts + 3;
-  const int64_t columns =
-      choices == LearnedChoices::kSumUp ? learned + experts : learned;
+  const int64_t columns = record_->counts_choices ? learned + experts : learned;
   const auto sums =
       torch::zeros({decoder.num_hidden_layers, columns}, torch::kDouble);
   auto at = sums.accessor<double, 2>();
   // One of the ranks that have the same router says its norm, the others say
   // what is wrong with theirs.
-  const Coordinate& here = mesh.coordinate();
-  const bool is_first = here.leads_stage() && mesh.dims().replica(here) == 0;
-  for (const auto& [layer, of_layer] : noted) {
-    for (size_t i = 0; i < of_layer.chosen.size(); ++i)
-      at[layer][static_cast<int64_t>(i)] =
-          static_cast<double>(of_layer.chosen[i]);
-    at[layer][dropped] = static_cast<double>(of_layer.dropped);
-    const auto own_squares = of_layer.squares.item<double>();
+  const Coordinate& here = mesh_.coordinate();
+  const bool is_first = here.leads_stage() && mesh_.dims().replica(here) == 0;
+  for (const auto& [layer, noted] : record_->noted) {
+    for (size_t i = 0; i < noted.chosen.size(); ++i)
+      at[layer][static_cast<int64_t>(i)] = static_cast<double>(noted.chosen[i]);
+    at[layer][dropped] = static_cast<double>(noted.dropped);
+    const double own_squares = *value++;
     if (is_first || !std::isfinite(own_squares))
       at[layer][squares] = own_squares;
-    if (!std::isfinite(of_layer.given.item<double>()))
+    if (!std::isfinite(*value++))
       at[layer][is_bad] = 1;
-    if (choices == LearnedChoices::kSumUp && of_layer.learned.defined())
-      sums[layer].narrow(0, learned, experts).copy_(of_layer.learned);
+    const int64_t count = noted.learned.defined() ? experts : 0;
+    for (int64_t expert = 0; expert < count; ++expert)
+      at[layer][learned + expert] = *value++;
   }
-  mesh.world()->all_reduce(sums)->wait_on_host();
+  mesh_.world()->all_reduce(sums)->wait_on_host();
   RouterUse whole;
   for (int64_t layer = 0; layer < sums.size(0); ++layer) {
     if (!decoder.experts->is_sparse(layer))
@@ -91,23 +105,94 @@ RouterUse sum_up_routers(
         .router_norm = std::sqrt(at[layer][squares])};
     for (int64_t expert = 0; expert < experts; ++expert)
       use.rows.push_back(static_cast<int64_t>(at[layer][expert]));
+    if (at[layer][is_bad] > 0 && whole.problem.empty())
+      whole.problem = fmt::format(
+          "the router of layer {} gave weights that are not finite, as its {} "
+          "is not",
+          layer,
+          std::isfinite(use.router_norm) ? "input" : "weight");
     whole.layers.push_back(std::move(use));
-    if (at[layer][is_bad] > 0 && !whole.bad_layer)
-      whole.bad_layer = layer;
     for (int64_t column = learned; column < columns; ++column)
       whole.learned[layer].push_back(static_cast<int64_t>(at[layer][column]));
   }
   return whole;
 }
 
-torch::Tensor bias_update(const std::vector<int64_t>& choices, double rate) {
-  // Against the mean without a division: integers say which side it is on.
-  const int64_t sum =
-      std::accumulate(choices.begin(), choices.end(), int64_t{0});
-  const auto experts = static_cast<int64_t>(choices.size());
-  const torch::Tensor missing =
-      sum - torch::tensor(choices, torch::kLong) * experts;
-  return missing.sign().to(torch::kFloat) * rate;
+void RouterBalance::learn(const ChoicesByLayer& learned, const Stages& stages) {
+  set_choices(learned);
+  const double rate = config_.training.router_bias_rate;
+  if (rate == 0)
+    return;
+  const torch::NoGradGuard no_grad;
+  for (const auto& stage : stages) {
+    for (const Param& param : stage->params().frozen()) {
+      // That of an adapter's base model stays as it is.
+      if (param.row->role != ParameterRole::kRouterBias ||
+          param.row->stored_in == StoredIn::kBaseModel)
+        continue;
+      const torch::Tensor update =
+          bias_update(learned.at(param.row->layer), rate).to(mesh_.device());
+      if (ShardedWeights* sharded = stage->sync().sharded_weights())
+        sharded->add_to(param.name, update);
+      else
+        param.tensor.detach().add_(update);
+    }
+  }
+}
+
+void RouterBalance::set_choices(const ChoicesByLayer& choices) {
+  choices_ = choices;
+  if (!record_->shares)
+    return;
+  for (const auto& [layer, of_layer] : choices) {
+    const auto counts = torch::tensor(of_layer, torch::kDouble);
+    const auto sum = counts.sum();
+    if (sum.item<double>() > 0)
+      (*record_->shares)[layer] = (counts / sum).to(mesh_.device());
+  }
+}
+
+nlohmann::json RouterBalance::saved() const {
+  nlohmann::json saved;
+  if (record_->shares) {
+    for (const auto& [layer, counts] : choices_)
+      saved[std::to_string(layer)] = counts;
+  }
+  return saved;
+}
+
+void RouterBalance::load(
+    const nlohmann::json& saved,
+    const std::filesystem::path& checkpoint) {
+  if (!record_->shares || saved.is_null())
+    return;
+  const ExpertsConfig& experts = *model_of(config_).experts;
+  ChoicesByLayer choices;
+  try {
+    for (int64_t layer = 0; layer < model_of(config_).num_hidden_layers;
+         ++layer) {
+      if (!experts.is_sparse(layer))
+        continue;
+      choices[layer] =
+          saved.at(std::to_string(layer)).get<std::vector<int64_t>>();
+      if (std::ssize(choices[layer]) != experts.num_experts)
+        throw DataError(fmt::format(
+            "[checkpoint] '{}': \"expert_choices\" of layer {} has {} numbers, "
+            "but the model {} experts; continue another checkpoint, or set "
+            "training.router_aux_loss_over to \"sequence\"",
+            checkpoint.string(),
+            layer,
+            choices[layer].size(),
+            experts.num_experts));
+    }
+  } catch (const nlohmann::json::exception&) {
+    throw DataError(fmt::format(
+        "[checkpoint] '{}': \"expert_choices\" has not a list of numbers for "
+        "each layer with experts; continue another checkpoint, or set "
+        "training.router_aux_loss_over to \"sequence\"",
+        checkpoint.string()));
+  }
+  set_choices(choices);
 }
 
 }  // namespace brigade

@@ -1,9 +1,15 @@
-// What the routers of all ranks did in a step, put together.
+// What the routers of all ranks did in a step, put together, and what of it the
+// next step goes on from: what they are balanced over, and their biases.
 #pragma once
 
+#include <torch/types.h>
+
 #include <cstdint>
+#include <filesystem>
+#include <functional>
 #include <map>
-#include <optional>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -11,7 +17,7 @@
 #include "brigade/config/train_config.h"
 #include "brigade/metrics/expert_use.h"
 #include "brigade/model/router_statistics.h"
-#include "brigade/model_spec/decoder_config.h"
+#include "brigade/train/stage_runtime.h"
 
 namespace brigade {
 
@@ -20,36 +26,62 @@ using ChoicesByLayer = std::map<int64_t, std::vector<int64_t>>;
 
 struct RouterUse {
   std::vector<ExpertUse> layers;  // those with experts
-  // The first of them whose router gave weights that are not finite.
-  std::optional<int64_t> bad_layer;
+  // "the router of layer 3 gave weights that are not finite, as its input is
+  // not", of the first such layer; "": there is none.
+  std::string problem;
   // By tokens that have a loss, over all ranks; empty where nobody asks.
   ChoicesByLayer learned;
-
-  // "the router of layer 3 gave weights that are not finite, as its input is
-  // not"; needs a bad layer.
-  std::string describe_bad_layer() const;
 };
 
-// Whether routers have a balance loss over the last step's choices.
-bool is_balanced_over_batch(const TrainConfig& config);
-
-// Whether a step asks for the choices of tokens that have a loss: for that
-// balance loss, or to move a router's bias.
+// Whether a step asks for the choices of tokens that have a loss: for the
+// balance loss over the last step's choices, or to move a router's bias.
 bool asks_for_choices(const TrainConfig& config);
-
-// Whether RouterUse::learned is asked for.
-enum class LearnedChoices { kLeaveOut, kSumUp };
-
-// Collective over the world. `noted` is of this rank's stages, on the CPU.
-RouterUse sum_up_routers(
-    const DecoderConfig& decoder,
-    const ProcessMesh& mesh,
-    LearnedChoices choices,
-    const RouterStatisticsByLayer& noted);
 
 // What a step moves a router's bias by, [E]: `rate` up where an expert was
 // chosen less often than the mean of all, down where more often
 // (arXiv:2408.15664). Float32. PURE.
 torch::Tensor bias_update(const std::vector<int64_t>& choices, double rate);
+
+// The routers of this rank's stages, from step to step. Called by the trainer's
+// thread between backwards.
+class RouterBalance {
+ public:
+  // Both must outlive it.
+  RouterBalance(const TrainConfig& config, const ProcessMesh& mesh);
+
+  // ModelContext::routers of all stages.
+  const std::shared_ptr<RouterRecord>& record() const { return record_; }
+  // A step begins: what was noted so far is not of it.
+  void clear() { record_->noted.clear(); }
+  // The values of tensors of the device, one after the other.
+  using Read =
+      std::function<std::vector<double>(const std::vector<torch::Tensor>&)>;
+  // Collective over the world: what was noted. Reads at most once.
+  RouterUse sum_up(const Read& read) const;
+  // Between a step's backwards and its update, by RouterUse::learned: what the
+  // next step's balance loss is over, and the biases of routers that have one,
+  // by bias_update(). Before StageRuntime::step(), which gathers what ZeRO's
+  // stage 3 divides: a backward over weights that were written since is an
+  // error.
+  void learn(const ChoicesByLayer& learned, const Stages& stages);
+
+  // CheckpointManifest::expert_choices.
+  nlohmann::json saved() const;
+  // Between steps: goes on from what saved() returned. Throws DataError, which
+  // names the checkpoint, where it is of another model.
+  void load(
+      const nlohmann::json& saved,
+      const std::filesystem::path& checkpoint);
+
+ private:
+  void set_choices(const ChoicesByLayer& choices);
+
+  const TrainConfig& config_;
+  const ProcessMesh& mesh_;
+  const std::shared_ptr<RouterRecord> record_ =
+      std::make_shared<RouterRecord>();
+  // Those of the last step that updated something; empty: nobody asks.
+  ChoicesByLayer choices_;
+};
 
 }  // namespace brigade

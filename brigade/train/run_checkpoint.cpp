@@ -247,13 +247,6 @@ void set_optimizer(
   }
 }
 
-nlohmann::json describe_choices(const ChoicesByLayer& choices) {
-  nlohmann::json described;
-  for (const auto& [layer, counts] : choices)
-    described[std::to_string(layer)] = counts;
-  return described;
-}
-
 // The master of a float32 weight where the stored one is an average.
 void read_float32_master(const Checkpoint& checkpoint, const Param& param) {
   if (!param.state(kMasterLow).defined() &&
@@ -312,44 +305,9 @@ std::optional<fs::path> find_checkpoint_to_continue(
   return directory;
 }
 
-ChoicesByLayer saved_choices(
-    const fs::path& directory,
-    const DecoderConfig& decoder) {
-  const CheckpointManifest manifest = read_manifest(directory);
-  ChoicesByLayer choices;
-  if (manifest.expert_choices.is_null() || !decoder.experts)
-    return choices;
-  const auto experts = static_cast<size_t>(decoder.experts->num_experts);
-  try {
-    for (int64_t layer = 0; layer < decoder.num_hidden_layers; ++layer) {
-      if (!decoder.experts->is_sparse(layer))
-        continue;
-      choices[layer] = manifest.expert_choices.at(std::to_string(layer))
-                           .get<std::vector<int64_t>>();
-      if (choices[layer].size() != experts)
-        throw DataError(fmt::format(
-            "[checkpoint] '{}': \"expert_choices\" of layer {} has {} numbers, "
-            "but the model {} experts; continue another checkpoint, or set "
-            "training.router_aux_loss_over to \"sequence\"",
-            directory.string(),
-            layer,
-            choices[layer].size(),
-            experts));
-    }
-  } catch (const nlohmann::json::exception&) {
-    throw DataError(fmt::format(
-        "[checkpoint] '{}': \"expert_choices\" has not a list of numbers for "
-        "each layer with experts; continue another checkpoint, or set "
-        "training.router_aux_loss_over to \"sequence\"",
-        directory.string()));
-  }
-  return choices;
-}
-
-LoadedRun load_run(
-    const fs::path& directory,
-    const Stages& stages,
-    LocalTraining* local) {
+LoadedRun load_run(const fs::path& directory, TrainStep& step) {
+  const Stages& stages = step.stages();
+  LocalTraining* const local = step.local();
   const Checkpoint checkpoint(directory);
   const CheckpointManifest& manifest = checkpoint.manifest();
   const std::string saved = saved_optimizer(manifest.config);
@@ -391,6 +349,7 @@ LoadedRun load_run(
       }
     });
   }
+  step.routers().load(manifest.expert_choices, directory);
   return {
       {manifest.step,
        manifest.tokens,
@@ -404,19 +363,19 @@ LoadedRun load_run(
 CheckpointToSave checkpoint_of(
     const TrainConfig& config,
     const ProcessMesh& mesh,
-    const Stages& stages,
+    TrainStep& step,
     const nlohmann::json& data,
     const RunPosition& position,
-    const std::string& run,
-    LocalTraining* local) {
+    const std::string& run) {
+  const Stages& stages = step.stages();
+  LocalTraining* const local = step.local();
   CheckpointToSave checkpoint;
   CheckpointManifest& manifest = checkpoint.manifest;
   manifest.step = position.steps;
   manifest.tokens = position.tokens;
   manifest.samples = position.samples;
   manifest.skipped_steps = position.skipped_steps;
-  if (is_balanced_over_batch(config))
-    manifest.expert_choices = describe_choices(position.choices);
+  manifest.expert_choices = step.routers().saved();
   manifest.run = run;
   manifest.data = data;
   manifest.dtype = to_string(config.model.dtype);

@@ -1,19 +1,15 @@
-// A run's stages to and from a checkpoint.
+// A run's training to and from a checkpoint.
 #pragma once
 
 #include <filesystem>
-#include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "brigade/checkpoint/save.h"
 #include "brigade/comm/process_mesh.h"
 #include "brigade/config/train_config.h"
 #include "brigade/run/run_observer.h"
-#include "brigade/train/local_training.h"
-#include "brigade/train/router_use.h"
-#include "brigade/train/stage_runtime.h"
+#include "brigade/train/train_step.h"
 
 namespace brigade {
 
@@ -22,12 +18,7 @@ struct RunPosition {
   int64_t tokens = 0;
   int64_t samples = 0;        // sequences; the next one to train on
   int64_t skipped_steps = 0;  // of `steps`, those that updated nothing
-  // What routers chose in the last step that updated something; empty: nothing
-  // asks for it. As saved_choices() reads it, not load_run().
-  ChoicesByLayer choices = {};
 };
-
-using Stages = std::vector<std::unique_ptr<StageRuntime>>;
 
 // Collective over `world`. The checkpoint that the run continues, verified:
 // checkpoint.load_path, or for "auto" the newest valid one of the run's folder;
@@ -50,31 +41,18 @@ struct LoadedRun {
   std::string other_optimizer;
 };
 
-// What routers chose in the checkpoint's last step (RunPosition::choices);
-// empty where it does not say. Throws DataError where it says it of another
-// model.
-ChoicesByLayer saved_choices(
-    const std::filesystem::path& checkpoint,
-    const DecoderConfig& decoder);
-
-// Fills the stages, whatever layout wrote them, and `local`, which is null
-// without low-communication training. What grad_wire keeps is in
-// wire_checkpoint.h.
-LoadedRun load_run(
-    const std::filesystem::path& checkpoint,
-    const Stages& stages,
-    LocalTraining* local = nullptr);
+// Fills the step's stages, whatever layout wrote them, with what else goes on
+// from step to step. What grad_wire keeps is in wire_checkpoint.h.
+LoadedRun load_run(const std::filesystem::path& checkpoint, TrainStep& step);
 
 // This rank's share of the checkpoint: views of the stages' tensors. Replicas
 // (dp and cp) divide the tensors that they have in common between them.
-// `local`: as in load_run().
 CheckpointToSave checkpoint_of(
     const TrainConfig& config,
     const ProcessMesh& mesh,
-    const Stages& stages,
+    TrainStep& step,
     const nlohmann::json& data,
     const RunPosition& position,
-    const std::string& run,
-    LocalTraining* local = nullptr);
+    const std::string& run);
 
 }  // namespace brigade

@@ -28,14 +28,12 @@ std::string new_run_id() {
 RunSaver::RunSaver(
     const TrainConfig& config,
     const ProcessMesh& mesh,
-    const Stages& stages,
-    LocalTraining* local,
+    TrainStep& step,
     const TrainingData& data,
     RunObserver& observer)
     : config_(config),
       mesh_(mesh),
-      stages_(stages),
-      local_(local),
+      step_(step),
       data_(describe_data(config, data)),
       observer_(observer),
       last_start_ns_(steady_now_ns()) {}
@@ -61,7 +59,7 @@ void RunSaver::start(const RunPosition& position, Copy copy) {
   const auto folder = checkpoint_folder(config_);
   const int64_t step = position.steps;
   CheckpointToSave checkpoint =
-      checkpoint_of(config_, mesh_, stages_, data_, position, run_, local_);
+      checkpoint_of(config_, mesh_, step_, data_, position, run_);
   const Retention retention{
       config_.checkpoint.keep_last, config_.checkpoint.keep_every};
   checkpoint.after_commit = [folder, step, retention]() -> std::string {

@@ -14,13 +14,11 @@ namespace brigade {
 
 class RunSaver {
  public:
-  // All but `data` must outlive it. `local` is null without low-communication
-  // training.
+  // All but `data` must outlive it.
   RunSaver(
       const TrainConfig& config,
       const ProcessMesh& mesh,
-      const Stages& stages,
-      LocalTraining* local,
+      TrainStep& step,
       const TrainingData& data,
       RunObserver& observer);
 
@@ -64,8 +62,7 @@ class RunSaver {
 
   const TrainConfig& config_;
   const ProcessMesh& mesh_;
-  const Stages& stages_;
-  LocalTraining* local_;
+  TrainStep& step_;
   const nlohmann::json data_;
   RunObserver& observer_;
   std::string run_;

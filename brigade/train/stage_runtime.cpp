@@ -9,6 +9,7 @@
 #include "brigade/base/check.h"
 #include "brigade/base/error.h"
 #include "brigade/checkpoint/hugging_face.h"
+#include "brigade/config/model_layout.h"
 #include "brigade/model/init_weights.h"
 #include "brigade/model_spec/adapter.h"
 #include "brigade/ops/adamw.h"
@@ -21,21 +22,16 @@ namespace {
 
 std::shared_ptr<ModelContext> make_context(
     const TrainConfig& config,
-    const ProcessMesh& mesh,
+    const ModelContext& common,
     int stage,
     const std::shared_ptr<WeightGradientQueue>& queue) {
-  auto context = std::make_shared<ModelContext>(model_context(config, mesh));
+  auto context = std::make_shared<ModelContext>(common);
   context->weight_grad = ops::WeightGrad::kAccumulate;
   if (queue) {
     context->defer_weight_grad = [queue](std::function<void()> compute) {
       queue->add(std::move(compute));
     };
   }
-  if (config.model.decoder->experts)
-    context->router_statistics = std::make_shared<RouterStatisticsByLayer>();
-  context->counts_choices = asks_for_choices(config);
-  if (context->router_statistics && is_balanced_over_batch(config))
-    context->expert_shares = std::make_shared<ExpertSharesByLayer>();
   context->recompute = config.training.recompute_of_stage(stage);
   return context;
 }
@@ -85,7 +81,7 @@ RanksOf matrix_ranks(const ProcessMesh& mesh) {
 
 StageRuntime::StageRuntime(
     const TrainConfig& config,
-    const DecoderConfig& decoder,
+    const ModelContext& common,
     const ProcessMesh& mesh,
     int stage,
     const ModelPart& part)
@@ -96,7 +92,7 @@ StageRuntime::StageRuntime(
   wire_->hook = wire_hook(config_, wire_memory_);
   if (config.distributed.pp_engine == ScheduleKind::kZeroBubble)
     weight_gradients_ = std::make_shared<WeightGradientQueue>();
-  const auto context = make_context(config, mesh, stage, weight_gradients_);
+  const auto context = make_context(config, common, stage, weight_gradients_);
   if (part.is_last && config.training.loss.is_of_pairs()) {
     preference_loss_ =
         std::make_shared<PreferenceLoss>(config.training.loss, mesh.sequence());
@@ -121,7 +117,7 @@ StageRuntime::StageRuntime(
 
   auto sync = make_grad_sync(
       config.distributed.grad_sync,
-      make_params(decoder, mesh),
+      make_params(mesh),
       mesh.replicas(),
       options);
   const std::span<const Param> trained = sync->params();
@@ -137,9 +133,7 @@ StageRuntime::StageRuntime(
       });
 }
 
-std::vector<Param> StageRuntime::make_params(
-    const DecoderConfig& decoder,
-    const ProcessMesh& mesh) {
+std::vector<Param> StageRuntime::make_params(const ProcessMesh& mesh) {
   const auto rows = list_parameters(model_->context().description, part_);
   weight_units_ = divide_into_units(rows);
   const auto weights = model_->named_parameters();
@@ -176,7 +170,7 @@ std::vector<Param> StageRuntime::make_params(
     params.push_back(std::move(param));
   }
   if (is_pretrained)
-    load_pretrained(config_.model.folder, decoder, params);
+    load_pretrained(config_.model.folder, model_of(config_), params);
   set_row_norms(params, *mesh.axis(Axis::kTp));
   return params;
 }
@@ -291,36 +285,6 @@ std::string StageRuntime::first_non_finite() const {
 
 void StageRuntime::step(double lr, double grad_scale) {
   params_->step(lr, grad_scale);
-}
-
-void StageRuntime::set_expert_shares(const ChoicesByLayer& choices) {
-  const auto& shares = model_->context().expert_shares;
-  if (!shares)
-    return;
-  for (const auto& [layer, of_layer] : choices) {
-    const auto counts = torch::tensor(of_layer, torch::kDouble);
-    const auto sum = counts.sum();
-    if (sum.item<double>() > 0)
-      (*shares)[layer] = (counts / sum).to(model_->context().device);
-  }
-}
-
-void StageRuntime::move_router_biases(
-    const ChoicesByLayer& choices,
-    double rate) {
-  const torch::NoGradGuard no_grad;
-  for (const Param& param : params_->frozen()) {
-    // That of an adapter's base model stays as it is.
-    if (param.row->role != ParameterRole::kRouterBias ||
-        param.row->stored_in == StoredIn::kBaseModel)
-      continue;
-    const torch::Tensor update = bias_update(choices.at(param.row->layer), rate)
-                                     .to(model_->context().device);
-    if (ShardedWeights* sharded = sync().sharded_weights())
-      sharded->add_to(param.name, update);
-    else
-      param.tensor.detach().add_(update);
-  }
 }
 
 void StageRuntime::show_averages() {

@@ -19,7 +19,6 @@
 #include "brigade/schedule/weight_gradient_queue.h"
 #include "brigade/train/gradient_check.h"
 #include "brigade/train/preference_loss.h"
-#include "brigade/train/router_use.h"
 
 namespace brigade {
 
@@ -27,10 +26,11 @@ class StageRuntime {
  public:
   // Collective over the mesh's replicas(): initial weights, then buckets. They
   // are the group of every parameter until reduce_over(), but of experts that
-  // are divided: theirs is expert_replicas().
+  // are divided: theirs is expert_replicas(). `common`: what the contexts of
+  // all stages have.
   StageRuntime(
       const TrainConfig& config,
-      const DecoderConfig& decoder,
+      const ModelContext& common,
       const ProcessMesh& mesh,
       int stage,
       const ModelPart& part);
@@ -82,14 +82,6 @@ class StageRuntime {
   // stay.
   void skip_step();
 
-  // Between steps: what the next one's balance loss is over, with
-  // BalanceOver::kGlobalBatch.
-  void set_expert_shares(const ChoicesByLayer& choices);
-  // Moves the biases of routers that have one, by bias_update(). Before step(),
-  // which gathers what ZeRO's stage 3 divides: a backward over weights that
-  // were written since is an error.
-  void move_router_biases(const ChoicesByLayer& choices, double rate);
-
   // With an optimizer that averages weights (Optimizer::averages_weights()),
   // forward has the averages until hide_averages(). Collective over the
   // replicas.
@@ -104,9 +96,7 @@ class StageRuntime {
   // With a hook that does what wire_ says.
   GradSyncOptions sync_options();
   // The part's parameters with their initial weights, each in its unit.
-  std::vector<Param> make_params(
-      const DecoderConfig& decoder,
-      const ProcessMesh& mesh);
+  std::vector<Param> make_params(const ProcessMesh& mesh);
   void await_weights_of(const ModelUnit& unit);
   // Gathers a unit's weights with ZeRO's stage 3, in forward and in backward.
   void use_weights_of(const ModelUnit& unit);
@@ -129,5 +119,7 @@ class StageRuntime {
   std::map<ModelUnit, int> weight_units_;
   std::unique_ptr<ParamSet> params_;
 };
+
+using Stages = std::vector<std::unique_ptr<StageRuntime>>;
 
 }  // namespace brigade

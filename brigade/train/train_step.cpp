@@ -17,6 +17,7 @@
 #include "brigade/flight/busy_time.h"
 #include "brigade/metrics/clock.h"
 #include "brigade/metrics/metrics.h"
+#include "brigade/model/from_config.h"
 #include "brigade/run/run_options.h"
 #include "brigade/topology/sequence_partition.h"
 
@@ -82,19 +83,17 @@ TrainStep::TrainStep(
       mesh_(mesh),
       read_(std::move(read)),
       lr_schedule_(lr_schedule_options(config, 0, 0)),
-      counts_choices_(asks_for_choices(config)),
+      routers_(config_, mesh),
       batches_(data.training, config, mesh.coordinate(), mesh.device()) {
+  ModelContext context = model_context(config_, mesh_);
+  context.routers = routers_.record();
   const auto parts = stage_parts(config_, mesh_.coordinate());
   const auto pp = static_cast<size_t>(mesh_.dims().pp);
   for (size_t stage = static_cast<size_t>(mesh_.coordinate().pp);
        stage < parts.size();
        stage += pp) {
     stages_.push_back(std::make_unique<StageRuntime>(
-        config_,
-        model_of(config_),
-        mesh_,
-        static_cast<int>(stage),
-        parts[stage]));
+        config_, context, mesh_, static_cast<int>(stage), parts[stage]));
   }
   executor_ = make_executor(training_schedule(config_), batches_);
   if (config_.distributed.rounds.local_steps > 0)
@@ -394,67 +393,9 @@ double TrainStep::sum_up_groups(
   return grad_scale;
 }
 
-void TrainStep::clear_router_statistics() {
-  for (const auto& stage : stages_) {
-    if (const auto& noted = stage->model().context().router_statistics)
-      noted->clear();
-  }
-}
-
-RouterUse TrainStep::whole_router_use() {
-  RouterStatisticsByLayer noted;
-  std::vector<torch::Tensor> on_device;
-  for (const auto& stage : stages_) {
-    const auto& of_stage = stage->model().context().router_statistics;
-    if (of_stage)
-      noted.insert(of_stage->begin(), of_stage->end());
-  }
-  for (const auto& [layer, of_layer] : noted) {
-    on_device.push_back(of_layer.squares);
-    on_device.push_back(of_layer.given);
-    if (of_layer.learned.defined())
-      on_device.push_back(of_layer.learned);
-  }
-  if (!on_device.empty()) {
-    const std::vector<double> values = read_device(on_device);
-    size_t next = 0;
-    const auto take = [&](torch::Tensor& of) {
-      if (!of.defined())
-        return;
-      const auto numel = static_cast<size_t>(of.numel());
-      of = torch::tensor(
-          c10::ArrayRef<double>(&values[next], numel), torch::kDouble);
-      next += numel;
-    };
-    for (auto& [layer, of_layer] : noted) {
-      take(of_layer.squares);
-      take(of_layer.given);
-      take(of_layer.learned);
-    }
-  }
-  return sum_up_routers(
-      model_of(config_),
-      mesh_,
-      counts_choices_ ? LearnedChoices::kSumUp : LearnedChoices::kLeaveOut,
-      noted);
-}
-
-void TrainStep::balance_routers(const ChoicesByLayer& learned) {
-  set_choices(learned);
-  if (config_.training.router_bias_rate == 0)
-    return;
-  for (const auto& stage : stages_)
-    stage->move_router_biases(learned, config_.training.router_bias_rate);
-}
-
-void TrainStep::set_choices(const ChoicesByLayer& choices) {
-  for (const auto& stage : stages_)
-    stage->set_expert_shares(choices);
-}
-
 std::string TrainStep::describe_non_finite(const StepResult& result) const {
-  if (result.routers.bad_layer)
-    return result.routers.describe_bad_layer();
+  if (!result.routers.problem.empty())
+    return result.routers.problem;
   std::string name;
   for (const auto& stage : stages_) {
     if (name.empty())
@@ -555,7 +496,7 @@ TrainStep::run(int64_t step, Trace* trace, const StepRequests& requests) {
     phases.ended("rehearsal", times.compute_ms);
   for (const auto& stage : stages_)
     stage->hold_reduction();
-  clear_router_statistics();
+  routers_.clear();
   trace_ = trace;
   const FlightRecorderPtr recorder = mesh_.world()->options().flight_recorder;
   const int64_t since_ns = steady_now_ns();
@@ -578,7 +519,8 @@ TrainStep::run(int64_t step, Trace* trace, const StepRequests& requests) {
     check_gradients(step, *rehearsed);
   phases.ended("finish gradients", times.gradients_ms);
 
-  result.routers = whole_router_use();
+  result.routers = routers_.sum_up(
+      [this](const auto& tensors) { return read_device(tensors); });
   double grad_scale =
       local_ ? sum_up_groups(loss_sum, is_apart(step), requests, result)
              : sum_up(loss_sum, requests, result);
@@ -596,7 +538,7 @@ TrainStep::run(int64_t step, Trace* trace, const StepRequests& requests) {
   result.lr = learning_rate(lr_schedule_, step);
   // On all ranks, also on those whose group has nothing to learn from.
   if (result.skipped == StepResult::Skipped::kNo)
-    balance_routers(result.routers.learned);
+    routers_.learn(result.routers.learned, stages_);
   result.exposed_ns = pipeline_wait_ns_;
   for (const auto& stage : stages_) {
     result.exposed_ns += stage->sync().report().exposed_ns();

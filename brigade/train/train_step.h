@@ -85,8 +85,6 @@ class TrainStep {
   void set_lr_schedule(const LrScheduleOptions& schedule) {
     lr_schedule_ = schedule;
   }
-  // What the routers chose in the step before: RouterUse::learned of it.
-  void set_choices(const ChoicesByLayer& choices);
   // The next step's global batch begins with `sample`.
   void seek_sample(int64_t sample) { batches_.seek_sample(sample); }
   // Collective. With training.check_gradients_every, throws an Error that names
@@ -117,7 +115,8 @@ class TrainStep {
 
   // Whether the weights are in the host's memory.
   bool is_on_cpu() const;
-  std::vector<std::unique_ptr<StageRuntime>>& stages() { return stages_; }
+  Stages& stages() { return stages_; }
+  RouterBalance& routers() { return routers_; }
   // Null without low-communication training.
   LocalTraining* local() { return local_.get(); }
 
@@ -154,11 +153,6 @@ class TrainStep {
   void add_to(Trace& trace, int64_t step, const StepResult& result) const;
   bool is_last_stage() const;
   double used_memory_gb() const;
-  void clear_router_statistics();
-  // Collective over the world.
-  RouterUse whole_router_use();
-  // Between a step's backwards and its update, by what it learned from.
-  void balance_routers(const ChoicesByLayer& learned);
   // Collective over the last stage's dp x cp, then over tp x pp: the loss and
   // its tokens, grad_norm, memory_gb, agreed and whether all is finite. Losses
   // and gradients are sums over tokens, a step's are their means: returns the
@@ -183,10 +177,8 @@ class TrainStep {
   const ProcessMesh& mesh_;
   ReadTensor read_;
   LrScheduleOptions lr_schedule_;
-  // Whether a step's choices are summed over all ranks, for the balance loss
-  // over the global batch or a router's bias.
-  const bool counts_choices_;
-  std::vector<std::unique_ptr<StageRuntime>> stages_;
+  RouterBalance routers_;
+  Stages stages_;
   std::unique_ptr<LocalTraining> local_;
   MicroBatches batches_;
   std::unique_ptr<PipelineExecutor> executor_;

@@ -199,8 +199,8 @@ Trainer::Trainer(
         held_out_parts_.push_back(make_evaluation(part.held_out));
     }
   }
-  saver_ = std::make_unique<RunSaver>(
-      config_, *mesh_, step_->stages(), step_->local(), data_, observer_);
+  saver_ =
+      std::make_unique<RunSaver>(config_, *mesh_, *step_, data_, observer_);
   if (options_.kill_grace)
     saver_->set_kill_grace(*options_.kill_grace);
   resume();
@@ -285,14 +285,11 @@ void Trainer::resume() {
     open_run_folder(config_);
   world.barrier();
   if (checkpoint) {
-    loaded = load_run(*checkpoint, step_->stages(), step_->local());
+    loaded = load_run(*checkpoint, *step_);
     const std::string lost_errors = load_wire_parts(
         Checkpoint(*checkpoint), config_, *mesh_, step_->stages());
     position_ = loaded.position;
     step_->seek_sample(position_.samples);
-    if (is_balanced_over_batch(config_))
-      position_.choices = saved_choices(*checkpoint, model_of(config_));
-    step_->set_choices(position_.choices);
     set_aside_others(loaded);
     observer_.on_message(fmt::format("continuing '{}'", checkpoint->string()));
     report_lost_state(loaded, lost_errors);
@@ -412,9 +409,7 @@ void Trainer::count_skipped(const StepResult& result) {
   observer_.on_message(fmt::format(
       "step {} was skipped: its loss or a gradient is not finite{}",
       position_.steps,
-      result.routers.bad_layer
-          ? fmt::format(": {}", result.routers.describe_bad_layer())
-          : ""));
+      result.routers.problem.empty() ? "" : ": " + result.routers.problem));
   if (skipped_in_a_row_ < config_.training.max_skipped_steps)
     return;
   throw NumericError(fmt::format(
@@ -453,8 +448,6 @@ StepMetrics Trainer::train_step(int64_t step) {
   position_.tokens += tokens;
   position_.samples += tokens / config_.training.seq_length;
   position_.steps = step;
-  if (result.skipped == StepResult::Skipped::kNo)
-    position_.choices = result.routers.learned;
   agreed_ = result.agreed;
   const double seconds =
       static_cast<double>(result.end_ns - result.begin_ns) / 1e9;

@@ -173,7 +173,7 @@ class CheckpointLayouts : public ::testing::TestWithParam<StoredModel> {
               open_training_data(training_data_options(config));
           TrainStep step(config, mesh, data);
           for (size_t i = 0; i < all.size(); ++i) {
-            const LoadedRun loaded = load_run(all[i].from, step.stages());
+            const LoadedRun loaded = load_run(all[i].from, step);
             EXPECT_EQ(loaded.position.steps, 2);
             SaveRanks ranks;
             ranks.rank = ranks.writer = rank;
@@ -185,7 +185,7 @@ class CheckpointLayouts : public ::testing::TestWithParam<StoredModel> {
                 checkpoint_of(
                     config,
                     mesh,
-                    step.stages(),
+                    step,
                     describe_data(config, data),
                     loaded.position,
                     loaded.run),

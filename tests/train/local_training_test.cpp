@@ -534,7 +534,7 @@ TEST_F(LocalSteps, OtherGroupsBeginWithTheMeanOfTheMoments) {
       const TrainingData data =
           open_training_data(training_data_options(config));
       TrainStep step(config, mesh, data);
-      const LoadedRun loaded = load_run(from, step.stages(), step.local());
+      const LoadedRun loaded = load_run(from, step);
       EXPECT_EQ(loaded.has_groups, overrides.empty());
       const Checkpoint source(from);
       step.stages().front()->params().visit([&](const Param& param) {

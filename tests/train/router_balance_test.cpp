@@ -48,9 +48,9 @@ void PrintTo(const DividedBatch& each, std::ostream* out) {
   *out << each.name;
 }
 
-class RouterBalance : public ::testing::TestWithParam<DividedBatch> {
+class RouterBalanceLayouts : public ::testing::TestWithParam<DividedBatch> {
  protected:
-  RouterBalance() {
+  RouterBalanceLayouts() {
     auto config = testing::tiny_run(testing::prepare_bytes(
         folder_ / "tokens", testing::made_up_text(20000)));
     auto& model = config["model"];
@@ -113,7 +113,7 @@ class RouterBalance : public ::testing::TestWithParam<DividedBatch> {
   const fs::path run_ = folder_ / "run";
 };
 
-TEST_P(RouterBalance, IsOneRanksInEveryLayout) {
+TEST_P(RouterBalanceLayouts, HaveOneRanksBiases) {
   const auto one = train({.name = "one"});
   const auto of_one = biases();
   const auto many = train(GetParam());
@@ -137,7 +137,7 @@ TEST_P(RouterBalance, IsOneRanksInEveryLayout) {
 
 INSTANTIATE_TEST_SUITE_P(
     Layouts,
-    RouterBalance,
+    RouterBalanceLayouts,
     ::testing::Values(
         DividedBatch{
             "micro_batches_recomputed",
@@ -169,7 +169,7 @@ INSTANTIATE_TEST_SUITE_P(
              "training.gradient_accumulation_steps=4"}}),
     [](const auto& each) { return each.param.name; });
 
-using RouterBalanceRun = RouterBalance;
+using RouterBalanceRun = RouterBalanceLayouts;
 
 // With even shares the loss is alpha whatever the scores are, so the first step
 // has no gradient of it; later ones have.

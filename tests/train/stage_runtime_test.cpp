@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "brigade/config/model_layout.h"
+#include "brigade/model/from_config.h"
 #include "tests/support/parsed_config.h"
 #include "tests/support/program.h"
 
@@ -29,7 +30,7 @@ TEST(StageRuntime, RecomputesWhatTheConfigSaysForItsStage) {
   for (size_t stage = 0; stage < parts.size(); ++stage) {
     StageRuntime runtime(
         config,
-        *config.model.decoder,
+        model_context(config, mesh),
         mesh,
         static_cast<int>(stage),
         parts[stage]);
@@ -49,7 +50,7 @@ TEST(StageRuntime, DecaysAllParametersOrMatricesAlone) {
     const ProcessMesh mesh({}, 0, nullptr);
     StageRuntime runtime(
         config,
-        *config.model.decoder,
+        model_context(config, mesh),
         mesh,
         0,
         whole_model(*config.model.decoder));

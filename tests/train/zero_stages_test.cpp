@@ -6,6 +6,7 @@
 #include "brigade/comm/process_mesh.h"
 #include "brigade/config/model_layout.h"
 #include "brigade/config/train_config.h"
+#include "brigade/model/from_config.h"
 #include "brigade/run/model_units.h"
 #include "brigade/sharding/sharded_weights.h"
 #include "brigade/train/stage_runtime.h"
@@ -124,7 +125,7 @@ TEST(ZeroStage3, HoldsTheWeightsOfTwoUnits) {
     const ProcessMesh mesh({.dp = 2}, rank, store);
     StageRuntime runtime(
         config,
-        *config.model.decoder,
+        model_context(config, mesh),
         mesh,
         0,
         whole_model(*config.model.decoder));
