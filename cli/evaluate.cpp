@@ -127,38 +127,29 @@ class Evaluation {
   }
 
   // The loss of tokens [0, count), all but the first of which are predicted, in
-  // windows that follow one another. read(begin, into) fills `into`;
-  // drop(begin, targets), which may be empty, puts kNoTarget in place of those
-  // that do not count.
-  using Read = std::function<void(int64_t begin, std::span<int64_t> tokens)>;
-  TokenLoss loss_of(
-      const std::string& name,
-      int64_t count,
-      const Read& read,
-      const Read& drop = {}) {
+  // windows that follow one another. read(begin, inputs, targets) fills in the
+  // tokens from `begin` on, and as many targets from begin + 1 on.
+  using Tokens = std::span<int64_t>;
+  using Read = std::function<void(int64_t begin, Tokens, Tokens)>;
+  TokenLoss loss_of(const std::string& name, int64_t count, const Read& read) {
     if (count < 2)
       throw DataError(
           fmt::format("[evaluate] '{}' has fewer than two tokens", name));
     const int64_t windows = (count - 1 + length_ - 1) / length_;
     ProgressBar bar("evaluating " + name, windows, visible_);
-    LossWindows all{
-        .count = windows,
-        .length = length_,
-        .rows = arguments_.rows,
-        .read =
-            [&](int64_t window, std::span<int64_t> into) {
-              const int64_t begin = window * length_;
-              const auto there = static_cast<size_t>(
-                  std::min<int64_t>(count - begin, length_ + 1));
-              read(begin, into.first(there));
-              std::fill(into.begin() + there, into.end(), -1);
-            },
-        .name = name};
-    if (drop)
-      all.drop_uncounted = [&](int64_t window, std::span<int64_t> targets) {
-        drop(window * length_ + 1, targets);
-      };
-    return scorer_.loss(all, [&](int64_t done) { bar.draw(done, ""); });
+    return scorer_.loss(
+        {.count = windows,
+         .length = length_,
+         .rows = arguments_.rows,
+         .read =
+             [&](int64_t window, Tokens inputs, Tokens targets) {
+               const int64_t begin = window * length_;
+               const auto there =
+                   static_cast<size_t>(std::min(count - begin - 1, length_));
+               read(begin, inputs.first(there), targets.first(there));
+             },
+         .name = name},
+        [&](int64_t done) { bar.draw(done, ""); });
   }
 
   // `bytes` of the text; 0: not known.
@@ -189,8 +180,10 @@ class Evaluation {
     const TokenLoss loss = loss_of(
         input_name(arguments_.text),
         count,
-        [&](int64_t begin, std::span<int64_t> into) {
-          std::copy_n(ids.begin() + begin, into.size(), into.begin());
+        [&](int64_t begin, Tokens inputs, Tokens targets) {
+          const auto first = ids.begin() + begin;
+          std::copy_n(first, inputs.size(), inputs.begin());
+          std::copy_n(first + 1, targets.size(), targets.begin());
         });
     const bool is_whole = count == static_cast<int64_t>(ids.size());
     report(input_name(arguments_.text), loss, is_whole ? text.size() : 0);
@@ -217,11 +210,9 @@ class Evaluation {
     const TokenLoss loss = loss_of(
         arguments_.dataset,
         count,
-        [&](int64_t begin, std::span<int64_t> into) {
-          data.read(static_cast<uint64_t>(begin), into);
-        },
-        [&](int64_t begin, std::span<int64_t> targets) {
-          data.drop_uncounted(static_cast<uint64_t>(begin), targets);
+        [&](int64_t begin, Tokens inputs, Tokens targets) {
+          data.read(static_cast<uint64_t>(begin), inputs);
+          data.read_targets(static_cast<uint64_t>(begin) + 1, targets);
         });
     if (loss.tokens == 0)
       throw DataError(fmt::format(
@@ -296,8 +287,8 @@ class Evaluation {
       ScoredWindow& window = windows[d];
       window.tokens.resize(size);
       data.read(begin, window.tokens);
-      window.targets.assign(window.tokens.begin() + 1, window.tokens.end());
-      data.drop_uncounted(begin + 1, window.targets);
+      window.targets.resize(size - 1);
+      data.read_targets(begin + 1, window.targets);
     }
     return windows;
   }

@@ -1,7 +1,6 @@
 #include "brigade/data/document_epochs.h"
 
 #include <algorithm>
-#include <span>
 
 #include "brigade/base/check.h"
 #include "brigade/base/hash.h"
@@ -54,22 +53,21 @@ DocumentEpochSource::EpochPointer DocumentEpochSource::epoch_of(
   return current_;
 }
 
-template <typename Handle>
-void DocumentEpochSource::for_each_piece(
+void DocumentEpochSource::read_pieces(
     const Epoch& epoch,
     uint64_t position,
-    uint64_t count,
-    const Handle& handle) const {
+    std::span<int64_t> out,
+    Read read) const {
   auto next =
       std::upper_bound(epoch.begins.begin(), epoch.begins.end(), position);
-  while (count > 0) {
+  while (!out.empty()) {
     const auto place = static_cast<uint64_t>(next - epoch.begins.begin()) - 1;
-    const uint64_t numel = std::min(count, *next - position);
+    const uint64_t numel = std::min(out.size(), *next - position);
     const uint64_t document = epoch.order(place);
-    handle(
+    (*dataset_.*read)(
         dataset_->documents().begin(document) + position - epoch.begins[place],
-        numel);
-    count -= numel;
+        out.first(numel));
+    out = out.subspan(numel);
     position += numel;
     ++next;
   }
@@ -79,21 +77,10 @@ void DocumentEpochSource::read(uint64_t sample, Window& window) const {
   const EpochPointer epoch = epoch_of(sample);
   const uint64_t begin = first_token(sample);
   const auto seq_length = static_cast<uint64_t>(options_.seq_length);
-  window.inputs.resize(seq_length + 1);
-  std::span<int64_t> rest(window.inputs);
-  for_each_piece(
-      *epoch, begin, seq_length + 1, [&](uint64_t first, uint64_t numel) {
-        dataset_->read(first, rest.first(numel));
-        rest = rest.subspan(numel);
-      });
-  window.targets.assign(window.inputs.begin() + 1, window.inputs.end());
-  window.inputs.pop_back();
-  rest = window.targets;
-  for_each_piece(
-      *epoch, begin + 1, seq_length, [&](uint64_t first, uint64_t numel) {
-        dataset_->drop_uncounted(first, rest.first(numel));
-        rest = rest.subspan(numel);
-      });
+  window.inputs.resize(seq_length);
+  window.targets.resize(seq_length);
+  read_pieces(*epoch, begin, window.inputs, &TokenDataset::read);
+  read_pieces(*epoch, begin + 1, window.targets, &TokenDataset::read_targets);
 
   std::vector<int64_t>& starts = window.document_starts;
   starts.clear();

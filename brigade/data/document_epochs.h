@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "brigade/data/permutation.h"
@@ -47,14 +48,14 @@ class DocumentEpochSource : public SampleSource {
   };
   using EpochPointer = std::shared_ptr<const Epoch>;
   EpochPointer epoch_of(uint64_t sample) const;
-  // Where the epoch's tokens [position, position + count) lie in the dataset:
-  // handle(first token, how many), piece after piece.
-  template <typename Handle>
-  void for_each_piece(
+  using Read = void (TokenDataset::*)(uint64_t, std::span<int64_t>) const;
+  // Fills `out` with the epoch's tokens from `position` on, each piece by
+  // `read`.
+  void read_pieces(
       const Epoch& epoch,
       uint64_t position,
-      uint64_t count,
-      const Handle& handle) const;
+      std::span<int64_t> out,
+      Read read) const;
   EpochPointer make_epoch(uint64_t number) const;
   uint64_t first_token(uint64_t sample) const {
     return sampler_.window(sample) * static_cast<uint64_t>(options_.seq_length);

@@ -20,9 +20,6 @@
 
 namespace brigade {
 
-// A target that has no loss: ops::CrossEntropyOptions::ignore_index.
-inline constexpr int64_t kNoTarget = -100;
-
 // Memory-mapped and immutable; safe to use from any thread.
 class LossMask {
  public:

@@ -191,7 +191,6 @@ void PackedDocuments::read(uint64_t sample, Window& window) const {
   window.targets.assign(seq_length, kNoTarget);
   window.document_starts.clear();
   window.runs.clear();
-  std::vector<int64_t> tokens;
   size_t place = 0;
   const auto begin_document = [&] {
     if (place > 0 && place < seq_length)
@@ -203,12 +202,9 @@ void PackedDocuments::read(uint64_t sample, Window& window) const {
     const uint64_t length = length_of(slot);
     const uint64_t first = first_tokens_[piece_in(epoch, slot, length)];
     begin_document();
-    tokens.resize(length + 1);
-    dataset_->read(first, tokens);
-    const std::span targets = std::span(window.targets).subspan(place, length);
-    std::copy_n(tokens.begin(), length, window.inputs.begin() + place);
-    std::copy_n(tokens.begin() + 1, length, targets.begin());
-    dataset_->drop_uncounted(first + 1, targets);
+    dataset_->read(first, std::span(window.inputs).subspan(place, length));
+    dataset_->read_targets(
+        first + 1, std::span(window.targets).subspan(place, length));
     window.runs.push_back({place, first + 1, length});
     place += length;
   }

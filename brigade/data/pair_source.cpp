@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstddef>
+#include <span>
 #include <string>
 
 #include "brigade/base/error.h"
@@ -19,7 +20,6 @@ void PairDataset::require_fits(int64_t seq_length) const {
         document / 2,
         what));
   };
-  const LossMask* mask = dataset->mask();
   for (uint64_t d = 0; d < documents.size(); ++d) {
     const uint64_t begin = documents.begin(d);
     const uint64_t end = documents.begin(d + 1);
@@ -34,7 +34,7 @@ void PairDataset::require_fits(int64_t seq_length) const {
               seq_length,
               seq_length + 1));
     uint64_t token = begin + 1;
-    while (token < end && mask != nullptr && !mask->counts(token))
+    while (token < end && !dataset->counts(token))
       ++token;
     if (token >= end)
       fail(d, "has no token that counts");
@@ -45,15 +45,13 @@ void PairSource::read(uint64_t sample, Window& window) const {
   const uint64_t document = 2 * sampler_.window(sample / 2) + sample % 2;
   const DocumentIndex& documents = pairs_->dataset->documents();
   const uint64_t begin = documents.begin(document);
-  const auto size = static_cast<size_t>(documents.begin(document + 1) - begin);
-  window.inputs.resize(size);
-  pairs_->dataset->read(begin, window.inputs);
-  window.targets.assign(window.inputs.begin() + 1, window.inputs.end());
-  pairs_->dataset->drop_uncounted(begin + 1, window.targets);
-  window.inputs.pop_back();
-  // Any id will do: no token before the padding sees it.
-  window.inputs.resize(static_cast<size_t>(seq_length_), 0);
-  window.targets.resize(static_cast<size_t>(seq_length_), kNoTarget);
+  const uint64_t predicted = documents.begin(document + 1) - begin - 1;
+  // Any id will do as padding: no token before it sees it.
+  window.inputs.assign(static_cast<size_t>(seq_length_), 0);
+  window.targets.assign(static_cast<size_t>(seq_length_), kNoTarget);
+  pairs_->dataset->read(begin, std::span(window.inputs).first(predicted));
+  pairs_->dataset->read_targets(
+      begin + 1, std::span(window.targets).first(predicted));
   window.document_starts.clear();
   window.reference.reset();
   if (!pairs_->reference.empty())

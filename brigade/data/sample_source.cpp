@@ -4,11 +4,10 @@ namespace brigade {
 
 void WindowSource::read(uint64_t sample, Window& window) const {
   const uint64_t begin = first_token(sample);
-  window.inputs.resize(static_cast<size_t>(seq_length_) + 1);
+  window.inputs.resize(static_cast<size_t>(seq_length_));
+  window.targets.resize(window.inputs.size());
   dataset_->read(begin, window.inputs);
-  window.targets.assign(window.inputs.begin() + 1, window.inputs.end());
-  window.inputs.pop_back();
-  dataset_->drop_uncounted(begin + 1, window.targets);
+  dataset_->read_targets(begin + 1, window.targets);
   window.runs = {{0, begin + 1, window.targets.size()}};
 
   std::vector<int64_t>& starts = window.document_starts;

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "brigade/data/batch_sampler.h"
-#include "brigade/data/loss_mask.h"
 #include "brigade/data/token_dataset.h"
 
 namespace brigade {

@@ -25,7 +25,7 @@ std::string show_sample(
   std::vector<int64_t> wide(documents.begin(document + 1) - begin);
   dataset.read(begin, wide);
   const std::vector<int32_t> ids(wide.begin(), wide.end());
-  dataset.drop_uncounted(begin, wide);
+  dataset.read_targets(begin, wide);
   const auto counts = [&](size_t i) { return wide[i] != kNoTarget; };
 
   std::string text;

@@ -190,14 +190,11 @@ void TokenDataset::read(uint64_t begin, std::span<int64_t> out) const {
           : std::string()));
 }
 
-void TokenDataset::drop_uncounted(uint64_t begin, std::span<int64_t> targets)
-    const {
-  if (!mask_)
-    return;
-  BRIGADE_ASSERT(begin + targets.size() <= num_tokens());
-  for (size_t i = 0; i < targets.size(); ++i) {
-    if (!mask_->counts(begin + i))
-      targets[i] = kNoTarget;
+void TokenDataset::read_targets(uint64_t begin, std::span<int64_t> out) const {
+  read(begin, out);
+  for (size_t i = 0; i < out.size(); ++i) {
+    if (!counts(begin + i))
+      out[i] = kNoTarget;
   }
 }
 

@@ -19,6 +19,9 @@
 
 namespace brigade {
 
+// A target that has no loss: ops::CrossEntropyOptions::ignore_index.
+inline constexpr int64_t kNoTarget = -100;
+
 struct TokenDatasetOptions {
   // Ids at or above it are an error when they are read, and so is a dataset
   // prepared with a larger vocabulary when it is opened.
@@ -59,12 +62,15 @@ class TokenDataset {
   // and byte offset of an id that is negative or outside the vocabulary.
   // Precondition: the range lies within num_tokens().
   void read(uint64_t begin, std::span<int64_t> out) const;
+  // The same, with kNoTarget in place of tokens that do not count in the loss.
+  void read_targets(uint64_t begin, std::span<int64_t> out) const;
 
-  // Null without PREFIX.mask: every token counts in the loss.
-  const LossMask* mask() const { return mask_ ? &*mask_ : nullptr; }
-  // `targets` are the tokens from `begin` on: kNoTarget in place of those that
-  // do not count. Precondition: the range lies within num_tokens().
-  void drop_uncounted(uint64_t begin, std::span<int64_t> targets) const;
+  // Whether the token counts in the loss. Precondition: token < num_tokens().
+  bool counts(uint64_t token) const { return !mask_ || mask_->counts(token); }
+  // How many tokens count; absent without PREFIX.mask: all do.
+  std::optional<uint64_t> counting_tokens() const {
+    return mask_ ? std::optional(mask_->counting_tokens()) : std::nullopt;
+  }
 
   // The range of the ids of tokens [begin, begin + count), inside the
   // vocabulary or not; ids of 2^63 and more count as negative. Precondition:

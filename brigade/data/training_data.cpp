@@ -305,8 +305,7 @@ TrainingData open_pairs(const TrainingDataOptions& options) {
   if (split.held_out.size() > 0)
     data.held_out = source(split.held_out, false);
   data.num_tokens = pairs->dataset->num_tokens();
-  if (pairs->dataset->mask() != nullptr)
-    data.counting_tokens = pairs->dataset->mask()->counting_tokens();
+  data.counting_tokens = pairs->dataset->counting_tokens();
   data.training_windows = 2 * split.training.size();
   data.held_out_windows = 2 * split.held_out.size();
   data.parts = {
@@ -327,7 +326,7 @@ TrainingData open_training_data(const TrainingDataOptions& options) {
   std::vector<Source> training;
   std::vector<Source> held_out;
   std::vector<double> largest_weights;
-  uint64_t uncounted = 0;
+  uint64_t counting = 0;
   bool has_mask = false;
   for (size_t i = 0; i < options.parts.size(); ++i) {
     const TrainingDataPart& part = options.parts[i];
@@ -359,10 +358,8 @@ TrainingData open_training_data(const TrainingDataOptions& options) {
       add_teacher(dataset, options, sources);
     const uint64_t windows = sources.training->samples_per_epoch();
     data.num_tokens += dataset->num_tokens();
-    uncounted += dataset->mask() ? dataset->num_tokens() -
-                                       dataset->mask()->counting_tokens()
-                                 : 0;
-    has_mask = has_mask || dataset->mask();
+    counting += dataset->counting_tokens().value_or(dataset->num_tokens());
+    has_mask = has_mask || dataset->counting_tokens();
     if (sources.packing)
       data.packing = data.packing.value_or(PackingCounts()) += *sources.packing;
     data.training_windows += windows;
@@ -378,7 +375,7 @@ TrainingData open_training_data(const TrainingDataOptions& options) {
     }
   }
   if (has_mask)
-    data.counting_tokens = data.num_tokens - uncounted;
+    data.counting_tokens = counting;
   data.training = combine_for_training(std::move(training), options.parts);
   data.schedule = schedule_of(options.parts);
   if (!held_out.empty())

@@ -8,7 +8,6 @@
 
 #include "brigade/base/error.h"
 #include "brigade/comm/agreement.h"
-#include "brigade/data/loss_mask.h"
 
 namespace brigade {
 namespace {
@@ -126,34 +125,9 @@ double Scorer::loss_of(const torch::Tensor& ids, const torch::Tensor& targets) {
 
 namespace {
 
-// A window for each row of `ids`, from `first` on, padded with kNoTarget.
-// Returns how many tokens are predicted.
-int64_t read_rows(
-    const LossWindows& windows,
-    int64_t first,
-    torch::Tensor& ids,
-    torch::Tensor& targets) {
-  std::vector<int64_t> window(static_cast<size_t>(windows.length) + 1);
-  std::vector<int64_t> next;
-  auto id = ids.accessor<int64_t, 2>();
-  auto target = targets.accessor<int64_t, 2>();
-  int64_t predicted = 0;
-  for (int64_t row = 0; row < ids.size(0); ++row) {
-    windows.read(first + row, window);
-    next.assign(
-        window.begin() + 1,
-        std::find_if(window.begin() + 1, window.end(), [](int64_t token) {
-          return token < 0;
-        }));
-    std::copy_n(window.begin(), next.size(), &id[row][0]);
-    if (windows.drop_uncounted)
-      windows.drop_uncounted(first + row, next);
-    std::copy(next.begin(), next.end(), &target[row][0]);
-    predicted += std::count_if(next.begin(), next.end(), [](int64_t token) {
-      return token != kNoTarget;
-    });
-  }
-  return predicted;
+std::span<int64_t> row_of(const torch::Tensor& tokens, int64_t row) {
+  int64_t& first = tokens.accessor<int64_t, 2>()[row][0];
+  return {&first, static_cast<size_t>(tokens.size(1))};
 }
 
 // What the rank of a whole model could not read, all say.
@@ -178,11 +152,11 @@ TokenLoss Scorer::loss(
     if (!is_mine(first / windows.rows))
       continue;
     const int64_t count = std::min(windows.rows, windows.count - first);
-    auto ids = torch::zeros({count, windows.length}, torch::kLong);
-    auto targets = torch::full_like(ids, kNoTarget);
-    int64_t predicted = 0;
+    const auto ids = torch::zeros({count, windows.length}, torch::kLong);
+    const auto targets = torch::full_like(ids, kNoTarget);
     try {
-      predicted = read_rows(windows, first, ids, targets);
+      for (int64_t row = 0; row < count; ++row)
+        windows.read(first + row, row_of(ids, row), row_of(targets, row));
     } catch (const DataError& error) {
       // Others of a divided model, whose files may be whole, wait in it.
       if (mesh_.model()->size() > 1)
@@ -194,7 +168,7 @@ TokenLoss Scorer::loss(
     ++forwards;
     if (counts()) {
       mine.nats += nats;
-      mine.tokens += predicted;
+      mine.tokens += (targets != kNoTarget).sum().item<int64_t>();
       if (!std::isfinite(nats))
         first_bad = std::min(first_bad, static_cast<double>(first));
     }

@@ -53,12 +53,13 @@ struct LossWindows {
   int64_t count = 0;   // of the windows
   int64_t length = 0;  // tokens of a window but for the first
   int64_t rows = 1;    // windows at a time
-  // Fills a window; a token below 0 ends a shorter one.
-  std::function<void(int64_t window, std::span<int64_t> tokens)> read;
-  // Puts kNoTarget in place of a window's targets that do not count; empty: all
-  // do.
-  std::function<void(int64_t window, std::span<int64_t> targets)>
-      drop_uncounted = {};
+  // Fills in a window's inputs and what follows each, kNoTarget where that does
+  // not count. A shorter window leaves the rest of both, zeros and kNoTarget.
+  std::function<void(
+      int64_t window,
+      std::span<int64_t> inputs,
+      std::span<int64_t> targets)>
+      read;
   std::string name = {};  // of the text or dataset, for errors
 };
 

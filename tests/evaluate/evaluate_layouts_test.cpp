@@ -79,6 +79,17 @@ class EvaluateLayouts : public ::testing::TestWithParam<bool> {
                     : (window * 31 + static_cast<int64_t>(i) * 7) % 256;
   }
 
+  static void read_row(
+      int64_t window,
+      std::span<int64_t> inputs,
+      std::span<int64_t> targets) {
+    std::vector<int64_t> tokens(kLength + 1);
+    read_window(window, tokens);
+    const auto end = std::find(tokens.begin(), tokens.end(), -1);
+    std::copy(tokens.begin(), end - 1, inputs.begin());
+    std::copy(tokens.begin() + 1, end, targets.begin());
+  }
+
   // float32 [T, V].
   torch::Tensor log_probabilities(const std::vector<int64_t>& ids) {
     const torch::NoGradGuard no_grad;
@@ -145,10 +156,7 @@ TEST_P(EvaluateLayouts, LossIsThatOfTheLogits) {
   for (const ParallelDims& dims : layouts()) {
     under(dims, [&](Scorer& scorer) {
       const TokenLoss loss = scorer.loss(
-          {.count = kWindows,
-           .length = kLength,
-           .rows = 2,
-           .read = &read_window},
+          {.count = kWindows, .length = kLength, .rows = 2, .read = &read_row},
           [](int64_t /*done*/) {});
       EXPECT_EQ(loss.tokens, tokens) << dims.product();
       EXPECT_NEAR(loss.nats / expected, 1, 1e-5) << dims.product();
@@ -157,10 +165,12 @@ TEST_P(EvaluateLayouts, LossIsThatOfTheLogits) {
 }
 
 TEST_P(EvaluateLayouts, EveryRankNamesTheFirstWindowWithoutAFiniteLoss) {
-  const auto read = [](int64_t window, std::span<int64_t> into) {
-    read_window(window, into);
+  const auto read = [](int64_t window,
+                       std::span<int64_t> inputs,
+                       std::span<int64_t> targets) {
+    read_row(window, inputs, targets);
     if (window == 3 || window == 5)
-      into[2] = kInfiniteToken;
+      inputs[2] = targets[1] = kInfiniteToken;
   };
   for (const ParallelDims& dims : layouts()) {
     under(
@@ -186,7 +196,10 @@ TEST_P(EvaluateLayouts, EveryRankNamesTheFirstWindowWithoutAFiniteLoss) {
 
 // Every third token of a window counts, and none of the second one.
 TEST_P(EvaluateLayouts, LossIsThatOfTheTokensThatCount) {
-  const auto drop = [](int64_t window, std::span<int64_t> targets) {
+  const auto read = [](int64_t window,
+                       std::span<int64_t> inputs,
+                       std::span<int64_t> targets) {
+    read_row(window, inputs, targets);
     for (size_t i = 0; i < targets.size(); ++i) {
       if (i % 3 != 0 || window == 1)
         targets[i] = -100;
@@ -209,11 +222,7 @@ TEST_P(EvaluateLayouts, LossIsThatOfTheTokensThatCount) {
   for (const ParallelDims& dims : layouts()) {
     under(dims, [&](Scorer& scorer) {
       const TokenLoss loss = scorer.loss(
-          {.count = kWindows,
-           .length = kLength,
-           .rows = 2,
-           .read = &read_window,
-           .drop_uncounted = drop},
+          {.count = kWindows, .length = kLength, .rows = 2, .read = read},
           [](int64_t /*done*/) {});
       EXPECT_EQ(loss.tokens, tokens) << dims.product();
       EXPECT_NEAR(loss.nats / expected, 1, 1e-5) << dims.product();
