@@ -20,6 +20,7 @@
 #include "brigade/base/shell_word.h"
 #include "brigade/base/units.h"
 #include "brigade/config/given.h"
+#include "brigade/data/prepare_output.h"
 #include "brigade/metrics/progress_bar.h"
 #include "cli/commands.h"
 #include "cli/options.h"

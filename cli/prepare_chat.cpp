@@ -112,9 +112,9 @@ void print_chats(
   fmt::print("form       {}\n", forms);
   fmt::print(
       "loss       {} of {} tokens count ({:.1f} %)\n",
-      counts.counting_tokens,
+      result.counting_tokens,
       result.info.num_tokens,
-      100 * static_cast<double>(counts.counting_tokens) /
+      100 * static_cast<double>(result.counting_tokens) /
           static_cast<double>(result.info.num_tokens));
   if (counts.too_long > 0)
     fmt::print(

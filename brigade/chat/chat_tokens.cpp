@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <set>
 #include <span>
 #include <string_view>
@@ -38,10 +37,6 @@ std::set<int32_t> learned_messages(
 }
 
 }  // namespace
-
-int64_t ChatTokens::counting() const {
-  return std::accumulate(counts.begin(), counts.end(), int64_t{0});
-}
 
 LossOn ChatEncoder::loss_of(const Conversation& conversation) const {
   const bool has_prompt =

@@ -39,8 +39,6 @@ struct ChatTokens {
   // Turns that count but end without a special token: a model that learns from
   // them does not learn to stop.
   int64_t endless_turns = 0;
-
-  int64_t counting() const;
 };
 
 struct ChatTokensOptions {

@@ -1,7 +1,6 @@
 #include "brigade/data/prepare.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -50,6 +49,11 @@ FileLock lock_prefix(const fs::path& prefix) {
   return std::move(*lock);
 }
 
+void remove_file(const fs::path& path) {
+  change_storage(
+      "remove", path, [&](std::error_code& error) { fs::remove(path, error); });
+}
+
 class Preparation {
  public:
   explicit Preparation(const PrepareOptions& options) : options_(options) {
@@ -79,7 +83,6 @@ class Preparation {
 
   PrepareResult run() {
     const fs::path& prefix = options_.out_prefix;
-    const fs::path index = with_suffix(prefix, ".idx");
     if (!prefix.parent_path().empty()) {
       change_storage(
           "create", prefix.parent_path(), [&](std::error_code& error) {
@@ -100,26 +103,18 @@ class Preparation {
     PrepareResult result = make_result(writer, type);
     // From here on names appear. The old index goes first and the new one
     // comes last, so that no moment shows a dataset of old and new parts.
-    change_storage("remove", index, [&](std::error_code& error) {
-      fs::remove(index, error);
-    });
+    remove_file(with_suffix(prefix, ".idx"));
     // By PREFIX.json the other parts are known as Brigade's, so it comes first.
     write_dataset_info(prefix, result.info);
     if (tokenizer_folder_)
       tokenizer_folder_->commit();
     // What a model said of the dataset that was here.
-    const fs::path reference = reference_path(prefix);
-    change_storage("remove", reference, [&](std::error_code& error) {
-      fs::remove(reference, error);
-    });
+    remove_file(reference_path(prefix));
     const fs::path mask = with_suffix(prefix, ".mask");
-    if (options_.chat) {
+    if (options_.chat)
       mask_.commit(mask);
-    } else {
-      change_storage("remove", mask, [&](std::error_code& error) {
-        fs::remove(mask, error);
-      });
-    }
+    else
+      remove_file(mask);
     writer.commit();
     return result;
   }
@@ -408,6 +403,7 @@ class Preparation {
     result.skipped = skipped_;
     if (options_.chat)
       result.chat = chat_counts_;
+    result.counting_tokens = mask_.counting_tokens();
     for (size_t i = 0; i < files_.size(); ++i) {
       sources_[i].path = files_[i].path.string();
       result.text_bytes += sources_[i].text_bytes;
@@ -467,19 +463,6 @@ class Preparation {
 
 PrepareResult prepare(const PrepareOptions& options) {
   return Preparation(options).run();
-}
-
-void remove_unfinished(const fs::path& out_prefix) {
-  std::error_code ignored;
-  bool has_begun = false;  // else the lock may be another process's
-  for (const char* kind : {".bin", ".idx", ".mask", ".json", ".tokenizer"}) {
-    const fs::path path =
-        fmt::format("{}{}.tmp-{}", out_prefix.string(), kind, ::getpid());
-    has_begun = fs::exists(path, ignored) || has_begun;
-    fs::remove_all(path, ignored);
-  }
-  if (has_begun)
-    fs::remove(with_suffix(out_prefix, ".lock"), ignored);
 }
 
 }  // namespace brigade

@@ -80,6 +80,7 @@ struct PrepareResult {
   std::vector<std::string> first_bad_lines;
   SkippedFiles skipped;  // of the folders among the inputs
   std::optional<ChatCounts> chat;
+  uint64_t counting_tokens = 0;  // of conversations: those with a loss
 };
 
 // Needs at most 500 MB whatever the size of the input. Throws ConfigError
@@ -87,9 +88,5 @@ struct PrepareResult {
 // the output, a source among them), DataError (input:
 // see for_each_piece(); no text at all), StorageError.
 PrepareResult prepare(const PrepareOptions& options);
-
-// Removes what this process has begun for `out_prefix` and not finished: for
-// one that a signal ends in the middle of prepare().
-void remove_unfinished(const std::filesystem::path& out_prefix);
 
 }  // namespace brigade

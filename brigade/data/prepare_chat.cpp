@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -93,7 +94,7 @@ std::optional<ChatTokens> encode_within(
     tokens.ids.resize(most);
     tokens.counts.resize(most);
   }
-  if (tokens.counting() == 0) {
+  if (std::ranges::find(tokens.counts, 1) == tokens.counts.end()) {
     ++counts.without_targets;
     return std::nullopt;
   }
@@ -104,7 +105,6 @@ void add_tokens(
     const ChatTokens& tokens,
     TokenType type,
     EncodedChats& result) {
-  result.counts.counting_tokens += static_cast<uint64_t>(tokens.counting());
   result.counts.endless_turns += static_cast<uint64_t>(tokens.endless_turns);
   EncodedBlock& block = result.block;
   append_tokens(type, tokens.ids, block.tokens);
@@ -169,7 +169,6 @@ void add_record(
 void ChatCounts::add(const ChatCounts& other) {
   for (size_t i = 0; i < forms.size(); ++i)
     forms[i] += other.forms[i];
-  counting_tokens += other.counting_tokens;
   too_long += other.too_long;
   without_targets += other.without_targets;
   equal_pairs += other.equal_pairs;

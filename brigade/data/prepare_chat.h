@@ -44,7 +44,6 @@ struct PrepareChatOptions {
 
 struct ChatCounts {
   std::array<uint64_t, kChoices<ConversationForm>.size()> forms{};
-  uint64_t counting_tokens = 0;
   uint64_t too_long = 0;         // skipped or cut
   uint64_t without_targets = 0;  // skipped: no token of theirs counts
   uint64_t equal_pairs = 0;      // skipped: chosen and rejected are one answer

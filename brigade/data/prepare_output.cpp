@@ -28,6 +28,9 @@ constexpr const char* kInfo = ".json";
 constexpr const char* kFolder = ".tokenizer";
 constexpr const char* kLock = ".lock";
 
+// What is written as PREFIX.*.tmp-PID until all is complete.
+constexpr std::array kWrittenParts = {".bin", ".idx", ".mask", kInfo, kFolder};
+
 // What is copied of a tokenizer, and what chat needs beside it; not its other
 // forms (vocab.json).
 constexpr std::array kFilesOfTokenizer = {
@@ -84,20 +87,16 @@ bool is_tokenizer_folder(const fs::path& folder) {
       });
 }
 
-// What an interrupted run left: PREFIX.*.tmp-*.
+// What an interrupted run left.
 std::vector<fs::path> leftovers_of(const fs::path& prefix) {
   const fs::path folder = fs::absolute(prefix).parent_path();
-  const std::string name = prefix.filename().string() + ".";
+  const std::string name = prefix.filename().string();
   std::vector<fs::path> leftovers;
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(folder, ignored)) {
     const std::string other = entry.path().filename().string();
-    if (!other.starts_with(name))
-      continue;
-    const std::string rest = other.substr(name.size());
-    for (const char* kind :
-         {"bin.tmp-", "idx.tmp-", "mask.tmp-", "json.tmp-", "tokenizer.tmp-"}) {
-      if (rest.starts_with(kind))
+    for (const char* part : kWrittenParts) {
+      if (other.starts_with(fmt::format("{}{}.tmp-", name, part)))
         leftovers.push_back(entry.path());
     }
   }
@@ -149,6 +148,19 @@ void remove_leftovers(const fs::path& prefix) {
       fs::remove_all(path, error);
     });
   }
+}
+
+void remove_unfinished(const fs::path& prefix) {
+  std::error_code ignored;
+  bool has_begun = false;  // else the lock may be another process's
+  for (const char* part : kWrittenParts) {
+    const fs::path path =
+        fmt::format("{}{}.tmp-{}", prefix.string(), part, ::getpid());
+    has_begun = fs::exists(path, ignored) || has_begun;
+    fs::remove_all(path, ignored);
+  }
+  if (has_begun)
+    fs::remove(with_suffix(prefix, kLock), ignored);
 }
 
 void refuse_existing_output(const fs::path& prefix) {

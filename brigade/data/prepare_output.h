@@ -27,6 +27,10 @@ void refuse_sources_in_output(
 // Call it under the lock.
 void remove_leftovers(const std::filesystem::path& prefix);
 
+// Removes what this process has begun for `prefix` and not finished: for one
+// that a signal ends in the middle of prepare().
+void remove_unfinished(const std::filesystem::path& prefix);
+
 // Throws ConfigError for each file of a dataset of `prefix` that is there; one
 // interrupted between its names has left some. A PREFIX.json alone is none.
 void refuse_existing_output(const std::filesystem::path& prefix);

@@ -254,7 +254,7 @@ TEST_F(PrepareChatTest, LongConversationsAreSkippedCutOrRefused) {
   EXPECT_EQ(result.info.num_documents, 2U);
   const TokenDataset dataset = TokenDataset::open(prepared.out_prefix);
   EXPECT_EQ(dataset.documents().begin(1), whole - 1);
-  EXPECT_EQ(dataset.counting_tokens(), result.chat->counting_tokens);
+  EXPECT_EQ(dataset.counting_tokens(), result.counting_tokens);
   prepared.chat->too_long = TooLong::kRefuse;
   EXPECT_THAT(
       message_of_prepare(prepared),

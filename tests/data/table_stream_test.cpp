@@ -389,7 +389,7 @@ pq.write_table(pa.table({'messages': pa.array(bad, kind)}),
     const auto dataset = TokenDataset::open(options.out_prefix);
     std::vector<int64_t> read(dataset.num_tokens());
     dataset.read(0, read);
-    read.push_back(static_cast<int64_t>(result.chat->counting_tokens));
+    read.push_back(static_cast<int64_t>(result.counting_tokens));
     return read;
   };
   EXPECT_EQ(tokens("chat.parquet"), tokens("chat.jsonl"));
