@@ -30,8 +30,8 @@ enum class MissingGradient {
 // Where the optimizer finds the gradient after finish().
 enum class GradHandover {
   // param.grad() in the parameter's dtype, the mean applied: torch::optim.
-  // Once the optimizer has stepped (WriteObserver), the next step starts from zero
-  // by itself; zero_grad() is needed only to drop gradients.
+  // Once the optimizer has stepped (WriteObserver), the next step starts from
+  // zero by itself; zero_grad() is needed only to drop gradients.
   kParamDtype,
   // The flat main_grads of segments(), unscaled (see grad_scale()): Brigade's
   // optimizers. param.grad() is the main_grad, also during backward, so that

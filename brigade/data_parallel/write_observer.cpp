@@ -14,8 +14,8 @@
 namespace brigade {
 namespace {
 
-// The observers of the process that are between begin() and end(): ranks that are
-// threads have one each.
+// The observers of the process that are between begin() and end(); ranks that
+// are threads have one each.
 struct ActiveObservers {
   std::mutex mutex;
   std::vector<WriteObserver*> observers;

@@ -34,9 +34,9 @@ class WriteObserver {
   WriteObserver(const WriteObserver&) = delete;
   WriteObserver& operator=(const WriteObserver&) = delete;
 
-  // Begins to observe writes to the memory of these tensors. `on_step` is called
-  // once, before the first write of a weight or by note_step(), in the thread
-  // that writes; it must not run operations of libtorch.
+  // Begins to observe writes to the memory of these tensors. `on_step` is
+  // called once, before the first write of a weight or by note_step(), in the
+  // thread that writes; it must not run operations of libtorch.
   void begin(
       const std::vector<torch::Tensor>& gradients,
       const std::vector<torch::Tensor>& weights,

@@ -61,8 +61,8 @@ struct ModelContext {
   // A pre-backward hook: called before the backward of a unit begins, whose
   // weights may have to be fetched again. May be empty.
   std::function<void(const ModelUnit& unit)> before_backward;
-  // Of the N tokens of the forward that runs: each forward sets it when it
-  // begins, and a layer that backward computes again the one that it had.
+  // The dropout of the N tokens of the forward under way. Each forward sets it
+  // when it begins; a layer that backward computes again restores its own.
   mutable ops::InputDropout dropout;
 
   // Has before_backward called once backward reaches what `unit` computed;
@@ -76,7 +76,7 @@ struct ModelContext {
     if (before_forward)
       before_forward(unit);
   }
-  // Of linears of this forward, without adapters.
+  // The options of this forward's linears, without adapters.
   ops::LinearOptions linear_options() const {
     return {
         .weight_grad = weight_grad,
@@ -87,8 +87,8 @@ struct ModelContext {
   }
   ops::OpOptions op_options() const { return {weight_grad, kernels}; }
 };
-// Shared by all parts of a model; after it was built only its dropout changes,
-// so that a model has one forward at a time.
+// Shared by all parts of a model. After they were built only its dropout
+// changes: models that share it have one forward or backward at a time.
 using ModelContextPtr = std::shared_ptr<const ModelContext>;
 
 // A context with groups of one.

@@ -325,9 +325,9 @@ const KernelSet* cuda_kernels();
 
 // The set that `wanted` means for these operands (undefined ones do not count):
 // where kAuto is wanted the first of cpu, cuda and aten that takes them all.
-// Operands without elements are ATen's in any case. Throws UsageError naming the
-// op and the operand where kCpu is wanted and the CPU kernels do not take it, or
-// where the operands differ in dtype.
+// Operands without elements are ATen's in any case. Throws UsageError naming
+// the op and the operand if kCpu is wanted and the CPU kernels do not take it,
+// or if the operands differ in dtype.
 const KernelSet& choose_kernels(
     std::string_view op,
     Kernels wanted,

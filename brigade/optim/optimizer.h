@@ -191,8 +191,8 @@ class Optimizer {
   virtual void set_scalars(const std::map<std::string, double>& /*scalars*/) {}
 
  protected:
-  // States are zero at first. Throws UsageError naming a group whose tensors are
-  // not flat, contiguous, of one length and of the dtypes above.
+  // States are zero at first. Throws UsageError naming a group whose tensors
+  // are not flat, contiguous, of one length and of the dtypes above.
   Optimizer(
       std::vector<OptimizerGroup> groups,
       const OptimizerOptions& options);

@@ -6,11 +6,8 @@
 #include "brigade/schedule/simulator.h"
 
 namespace brigade {
-namespace {
 
 using nlohmann::json;
-
-}  // namespace
 
 json planned_schedule(const json& config) {
   constexpr int64_t kMostActions = 8000;

@@ -57,7 +57,9 @@ void remove_or_throw(const fs::path& path) {
 
 fs::path folder_of_checkpoints(const fs::path& path) {
   const fs::path inside = path / "checkpoints";
-  return fs::is_directory(inside) ? inside : path;
+  refuse_loop(inside);
+  std::error_code ignored;
+  return fs::is_directory(inside, ignored) ? inside : path;
 }
 
 std::optional<fs::path> find_checkpoint(const fs::path& path) {

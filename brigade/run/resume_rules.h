@@ -3,8 +3,8 @@
 // Keys that say what the run is (Resume::kMeaning: data, tokenizer, sequence
 // length, seed, model, adapter, optimizer, loss, parametrization) must be as
 // they were, unless checkpoint.allow_changes names them. Keys that say how it
-// goes on (Resume::kTrajectory: rates, schedule; and the batch) may change; they
-// are listed. All others (layout, folders, logging) do not matter.
+// goes on (Resume::kTrajectory: rates, schedule; and the batch) may change;
+// they are listed. All others (layout, folders, logging) do not matter.
 #pragma once
 
 #include <map>

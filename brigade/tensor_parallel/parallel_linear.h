@@ -36,20 +36,26 @@
 namespace brigade {
 
 // Linears on one input that the model declares as one group (q, k and v; gate
-// and up): one input region, so one collective for all of them, whose
-// on_input_grad must be empty. weights[i]: [out_i/R, in]; biases: empty, or one
-// [out_i/R] or undefined each. Returns [N, out_i/R] each.
+// and up): one input region, so one collective for all of them, and with
+// kOneMatrix one product where their weights are adjacent in memory.
+// weights[i]: [out_i/R, in]; biases: empty, or one [out_i/R] or undefined each.
+// Returns [N, out_i/R] each. Here and below options.on_input_grad is empty, and
+// an adapter's `a` is cut as the weight where its inputs are, `b` where its
+// outputs are; the other is whole on every rank, and its gradient is this
+// rank's part of a sum (replicated_gradients.h).
 std::vector<torch::Tensor> column_parallel_linear(
     const TensorParallel& parallel,
     const torch::Tensor& x,
     const std::vector<torch::Tensor>& weights,
     const std::vector<torch::Tensor>& biases = {},
-    const ops::LinearOptions& options = {});
+    const ops::LinearOptions& options = {
+        .group = ops::WeightGroup::kOneMatrix});
 
 // x: [N, in/R]; weight: [out, in/R]; bias: [out], whole on every rank and added
 // once, after the reduction; or undefined. Returns [N, out] or, in kSharded,
 // [N/R, out]; there the bias's gradient is this rank's tokens' part and is
-// summed with the norms' (replicated_gradients.h).
+// summed with the norms' (replicated_gradients.h). Magnitudes are whole on every
+// rank, with the same gradient as the bias.
 torch::Tensor row_parallel_linear(
     const TensorParallel& parallel,
     const torch::Tensor& x,

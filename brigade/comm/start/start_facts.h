@@ -41,8 +41,8 @@ struct RankStart {
 // ConfigError on every rank, naming rank, host and the entries that differ, if
 // a fact differs from rank 0's, if ranks on several hosts have a loopback
 // address for their peers, or if a host does not see the shared folder; also
-// throws what StartRendezvous::exchange() does. With several hosts, it makes and
-// removes a file beside the shared folder.
+// throws what StartRendezvous::exchange() does. With several hosts, it makes
+// and removes a file beside the shared folder.
 std::vector<std::string> agree_on_start(
     StartRendezvous& rendezvous,
     const LaunchEnvironment& environment,
