@@ -49,8 +49,9 @@ class ConfigError : public Error {
 };
 
 // A call of the library that does not fit its state or its arguments: the
-// program is wrong, not what its user chose. Values of options that are keys of
-// the config too, as AdamWOptions are, stay ConfigErrors.
+// program is wrong, not what its user chose. What can be wrong with values of
+// options that are keys of the config too, as AdamWOptions are, is mostly a
+// plain ConfigError.
 class UsageError : public ConfigError {
  public:
   using ConfigError::ConfigError;

@@ -200,11 +200,12 @@ class GradSync {
   // See owned_parameters().
   OwnedLeaves& owned_leaves() { return leaves_; }
   // GradHandover::kMainGrad: an optimizer is about to read the gradients.
-  // Throws UsageError while the step still accumulates, and if .grad() was
-  // changed since they were reduced in a way that has no effect or no clear
-  // meaning: divided gradients lie elsewhere, and a limit cannot be meant for
-  // sums that are still to be scaled. Called by every Optimizer
-  // (FlatMemory::before_step) and by step_owned().
+  // Throws UsageError while the step still accumulates or, with kExplicit,
+  // waits for finish() (steps in backward apart), and if .grad() was changed
+  // since they were reduced in a way that has no effect or no clear meaning:
+  // divided gradients lie elsewhere, and a limit cannot be meant for sums that
+  // are still to be scaled. Called by every Optimizer (FlatMemory::before_step)
+  // and by step_owned().
   void check_before_step();
   // Throws UsageError if `function` would read gradients of a step that is
   // under way: with kMainGrad those of other ranks are not in them yet.

@@ -68,7 +68,7 @@ std::unique_ptr<at::ObserverContext> before_write(
   const std::lock_guard lock(active.mutex);
   visit_op_input(*written, [&](const torch::Tensor& tensor) {
     const MemorySpan memory(tensor);
-    // Watches that have seen enough are removed.
+    // Observers that have seen enough are removed.
     for (size_t i = active.observers.size(); i-- > 0;) {
       WriteObserver* const observer = active.observers[i];
       observer->note_write(memory);
