@@ -59,7 +59,7 @@ struct Rendezvous {
     const std::lock_guard lock(mutex);
     if (!store)
       store = open_store(environment, timeout);
-    return store->with_prefix(fmt::format("rendezvous-{}", ++count));
+    return store->with_prefix(fmt::format("meeting-{}", ++count));
   }
 };
 

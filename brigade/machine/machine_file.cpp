@@ -72,7 +72,7 @@ void visit_numbers(M& machine, const Visit& visit) {
   of_device("weight_element_s", d.weight_element_s, 0, 1);
   for (size_t i = 0; i < kProductDtypes; ++i)
     of_device(
-        fmt::format("{}_flops", kChoices<ProductDtype>[i].name),
+        fmt::format("{}_flops", to_string(static_cast<ProductDtype>(i))),
         d.peak_flops[i],
         0,
         kMost);
@@ -97,7 +97,7 @@ std::vector<NumberField> number_fields() {
 }
 
 std::string rates_key(size_t dtype) {
-  return fmt::format("{}_rates", kChoices<ProductDtype>[dtype].name);
+  return fmt::format("{}_rates", to_string(static_cast<ProductDtype>(dtype)));
 }
 
 std::string shortened(const Json& json) {

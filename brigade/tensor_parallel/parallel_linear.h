@@ -20,12 +20,12 @@
 // Shapes: N tokens. In kReplicated leading dims are free ([B, T, C] too), in
 // kSharded the shared side is [N/R, C] and the cut side [N, ..].
 //
-// Of a LowRank `a` is cut as the weight where its inputs are, `b` where its
-// outputs are, the other is whole on every rank, whose gradient is then this
+// A LowRank's `a` is cut as the weight where its inputs are, `b` where its
+// outputs are; the other is whole on every rank, and its gradient is this
 // rank's part of a sum (replicated_gradients.h). Magnitudes are cut as outputs
-// are; those of a row-parallel linear, whole on every rank, have the gradient
-// of its bias. Dropout has one key for each of the N tokens;
-// row_parallel_linear() says which features it has.
+// are; those of a row-parallel linear are whole on every rank and have the same
+// kind of gradient as its bias. Dropout has one key for each of the N tokens;
+// row_parallel_linear() sets the features that it is of.
 #pragma once
 
 #include <vector>
@@ -39,10 +39,7 @@ namespace brigade {
 // and up): one input region, so one collective for all of them, and with
 // kOneMatrix one product where their weights are adjacent in memory.
 // weights[i]: [out_i/R, in]; biases: empty, or one [out_i/R] or undefined each.
-// Returns [N, out_i/R] each. Here and below options.on_input_grad is empty, and
-// an adapter's `a` is cut as the weight where its inputs are, `b` where its
-// outputs are; the other is whole on every rank, and its gradient is this
-// rank's part of a sum (replicated_gradients.h).
+// Returns [N, out_i/R] each. Here and below options.on_input_grad is empty.
 std::vector<torch::Tensor> column_parallel_linear(
     const TensorParallel& parallel,
     const torch::Tensor& x,
@@ -54,8 +51,7 @@ std::vector<torch::Tensor> column_parallel_linear(
 // x: [N, in/R]; weight: [out, in/R]; bias: [out], whole on every rank and added
 // once, after the reduction; or undefined. Returns [N, out] or, in kSharded,
 // [N/R, out]; there the bias's gradient is this rank's tokens' part and is
-// summed with the norms' (replicated_gradients.h). Magnitudes are whole on every
-// rank, with the same gradient as the bias.
+// summed with the norms' (replicated_gradients.h).
 torch::Tensor row_parallel_linear(
     const TensorParallel& parallel,
     const torch::Tensor& x,
