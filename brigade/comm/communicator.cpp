@@ -147,7 +147,7 @@ CollectiveRecord Communicator::begin(
   try {
     if (record.flight_id >= 0)
       options_.flight_recorder->set_awaited(record.flight_id, true);
-    check_alike(record, splits);
+    check_same_call(record, splits);
     if (record.flight_id >= 0) {
       options_.flight_recorder->set_awaited(record.flight_id, false);
       options_.flight_recorder->waited(record.launched_ns);
@@ -160,7 +160,7 @@ CollectiveRecord Communicator::begin(
   return record;
 }
 
-void Communicator::check_alike(
+void Communicator::check_same_call(
     const CollectiveRecord& record,
     const RowSplits& splits) {
   const auto gathered = [&](const torch::Tensor& mine) {

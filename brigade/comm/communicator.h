@@ -221,7 +221,7 @@ class Communicator {
   CollectiveRecord begin(CollectiveRecord record, const RowSplits& splits = {});
   // Throws CommError on every member if they launch different collectives, or
   // expect other rows than are sent.
-  void check_alike(const CollectiveRecord& record, const RowSplits& splits);
+  void check_same_call(const CollectiveRecord& record, const RowSplits& splits);
   // Notes the operation in the flight recorder; returns its id there.
   int64_t note(const CollectiveRecord& record, int64_t shared_number);
   template <typename Launch>

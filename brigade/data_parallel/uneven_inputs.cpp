@@ -4,7 +4,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/comm/agreement.h"
-#include "brigade/data_parallel/alike.h"
+#include "brigade/data_parallel/same_on_ranks.h"
 
 namespace brigade {
 
@@ -12,7 +12,7 @@ UnevenInputs::UnevenInputs(Communicator& group)
     : group_(&group), ranks_with_data_(group.size()) {}
 
 void UnevenInputs::allow(const UnevenInputsOptions& options) {
-  check_alike(
+  check_same_on_ranks(
       fmt::format(
           "divisor: {}\nearly_end: {}\n",
           options.divisor == UnevenInputsOptions::Divisor::kAllRanks

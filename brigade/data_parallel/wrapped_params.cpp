@@ -9,8 +9,8 @@
 
 #include "brigade/base/error.h"
 #include "brigade/comm/agreement.h"
-#include "brigade/data_parallel/alike.h"
 #include "brigade/data_parallel/grad_hooks.h"
+#include "brigade/data_parallel/same_on_ranks.h"
 
 namespace brigade {
 namespace {
@@ -160,7 +160,7 @@ std::string describe(
   return text;
 }
 
-void check_params_alike(
+void check_same_params(
     std::span<const Param> params,
     const std::string& options,
     const CommunicatorPtr& group) {
@@ -196,7 +196,7 @@ void check_params_alike(
 
 // Compares within each group that is not all ranks; all ranks learn of a
 // difference in one.
-void check_groups_alike(
+void check_same_groups(
     std::span<const Param> params,
     const CommunicatorPtr& all) {
   std::set<CommunicatorPtr> checked{all};
@@ -205,7 +205,7 @@ void check_groups_alike(
     if (!checked.insert(param.group.ranks).second)
       continue;
     try {
-      check_params_alike(params, /*options=*/"", param.group.ranks);
+      check_same_params(params, /*options=*/"", param.group.ranks);
     } catch (const CommError& error) {
       difference = error.what();
     }
@@ -239,8 +239,8 @@ WrappedParams::WrappedParams(
     param.has_sparse_gradient =
         param.has_sparse_gradient && param.tensor.requires_grad();
   }
-  check_params_alike(params, options, all);
-  check_groups_alike(params, all);
+  check_same_params(params, options, all);
+  check_same_groups(params, all);
   memory_ = std::make_unique<WrappedMemory>(params, weights);
   params_ = std::move(params);
   const auto first_frozen = std::stable_partition(

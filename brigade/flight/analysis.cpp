@@ -69,7 +69,7 @@ struct Collectives {
   }
 };
 
-bool is_alike(const FlightOperation& a, const FlightOperation& b) {
+bool is_same_call(const FlightOperation& a, const FlightOperation& b) {
   return std::tie(a.kind, a.dtype, a.numel, a.peer) ==
          std::tie(b.kind, b.dtype, b.numel, b.peer);
 }
@@ -174,7 +174,7 @@ class Analyzer {
           operation->kind,
           operation->numel,
           operation->dtype));
-      if (!is_alike(*operation, first))
+      if (!is_same_call(*operation, first))
         others.push_back(rank);
     }
     if (others.empty())
@@ -183,7 +183,7 @@ class Analyzer {
     if (2 * others.size() >= all.size()) {
       others.clear();
       for (const auto& [rank, operation] : launched) {
-        if (is_alike(*operation, first) && all.size() > 2)
+        if (is_same_call(*operation, first) && all.size() > 2)
           others.push_back(rank);
       }
     }

@@ -606,10 +606,10 @@ std::vector<std::string> describe_failures(const SupervisorResult& result) {
   for (size_t i = result.failures.size(); i-- > 0;) {
     const RankFailure& failure = result.failures[i];
     const RankFailure& cause = result.failures.front();
-    const bool is_alike = i > 0 && !failure.reason.empty() &&
-                          failure.reason == cause.reason &&
-                          failure.step == cause.step;
-    if (!is_alike && !ended_as_asked(result, failure))
+    const bool is_the_same = i > 0 && !failure.reason.empty() &&
+                             failure.reason == cause.reason &&
+                             failure.step == cause.step;
+    if (!is_the_same && !ended_as_asked(result, failure))
       lines.push_back(describe(failure));
   }
   return lines;

@@ -25,7 +25,7 @@ constexpr Tile kTiles[] = {
     {64, 64, 0.55}};
 constexpr int64_t kSplits[] = {1, 2, 4, 8, 16};  // of k
 
-// Of an element, by ProductDtype.
+// The bytes of an element, by ProductDtype.
 constexpr double kElementBytes[kProductDtypes] = {4, 2, 1, 1, 0.5};
 
 int64_t ceil_divide(int64_t a, int64_t b) {

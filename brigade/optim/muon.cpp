@@ -18,7 +18,7 @@ bool has_matrices(const OptimizerGroup& group) {
   return group.rule.unit == StepUnit::kMatrices;
 }
 
-// Of the whole parameter.
+// The shape of the whole parameter.
 torch::IntArrayRef whole_shape(const Param& param) {
   return param.row ? torch::IntArrayRef(param.row->shape)
                    : param.tensor.sizes();

@@ -43,7 +43,7 @@ bool is_activation(ActionKind kind);  // its send or its receive
 
 // "forward", "send_activation", ...
 const char* to_string(ActionKind kind);
-// Of a computation, as drawings have it: F, B (also of its input half) or W.
+// The letter of a computation in drawings: F, B (also for its input half) or W.
 char letter_of(ActionKind kind);
 // "forward of micro-batch 3 on stage 1"
 std::string describe(const Action& action);

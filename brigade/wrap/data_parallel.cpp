@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "brigade/base/error.h"
-#include "brigade/data_parallel/alike.h"
+#include "brigade/data_parallel/same_on_ranks.h"
 #include "brigade/data_parallel/shared_memory.h"
 #include "brigade/wrap/weight_units.h"
 
@@ -87,7 +87,7 @@ Wrapped wrap_tensors(
     check(*wrap.mixed_precision);
     options = with_reduce_dtype(std::move(options), *wrap.mixed_precision);
   }
-  check_alike(
+  check_same_on_ranks(
       describe(wrap, buffers), "wrap options or buffers", *communicator);
   Wrapped wrapped;
   if (wrap.mixed_precision) {

@@ -35,8 +35,8 @@ TEST(MixtureSchedule, UsesEverySampleOfEverySourceOnceAndInOrder) {
   }
 }
 
-// For a weight that falls from 1 to 0 over N samples, beside one that rises
-// from 0 to 1, the count is s - s^2 / 2N after s samples.
+// A weight falls from 1 to 0 over N samples, beside one that rises from 0 to 1:
+// its count is s - s^2 / 2N after s samples.
 TEST(MixtureSchedule, FollowsWeightsThatAreLinearInBetween) {
   constexpr double kSamples = 64000;
   const MixtureSchedule schedule(

@@ -1,4 +1,4 @@
-#include "brigade/data_parallel/alike.h"
+#include "brigade/data_parallel/same_on_ranks.h"
 
 #include <fmt/format.h>
 
@@ -37,7 +37,7 @@ LineDifference first_line_difference(
   return result;
 }
 
-void check_alike(
+void check_same_on_ranks(
     const std::string& description,
     const std::string& what,
     Communicator& group) {

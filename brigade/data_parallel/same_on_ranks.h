@@ -22,7 +22,7 @@ LineDifference first_line_difference(
 
 // Collective, an all-gather of 16 bytes. Throws CommError on every rank if
 // descriptions of `what` differ, naming the first line that does.
-void check_alike(
+void check_same_on_ranks(
     const std::string& description,
     const std::string& what,
     Communicator& group);
