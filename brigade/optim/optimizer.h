@@ -8,7 +8,7 @@
 // over (call reload_masters() if weights were changed from outside). Stepped by
 // the trainer's thread between finish() and reset() (what start_step() leaves
 // is stepped by finish_step(), which may come after reset()), or group by group
-// on the thread of backward (data_parallel/step_in_backward.h).
+// on the thread of backward (optim/step_in_backward.h).
 #pragma once
 
 #include <torch/types.h>

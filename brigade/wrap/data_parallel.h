@@ -40,9 +40,9 @@
 
 #include "brigade/data_parallel/bucketed_grad_sync.h"
 #include "brigade/data_parallel/clip_grad.h"
-#include "brigade/data_parallel/owned_parameters.h"
-#include "brigade/data_parallel/step_in_backward.h"
 #include "brigade/optim/adamw.h"
+#include "brigade/optim/owned_parameters.h"
+#include "brigade/optim/step_in_backward.h"
 #include "brigade/wrap/compute_copies.h"
 #include "brigade/wrap/forward_casts.h"
 #include "brigade/wrap/gather_observer.h"

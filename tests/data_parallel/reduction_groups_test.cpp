@@ -13,8 +13,8 @@
 #include "brigade/data_parallel/bucket_hook.h"
 #include "brigade/data_parallel/bucketed_grad_sync.h"
 #include "brigade/data_parallel/clip_grad.h"
-#include "brigade/data_parallel/owned_parameters.h"
-#include "brigade/data_parallel/param_set.h"
+#include "brigade/optim/owned_parameters.h"
+#include "brigade/optim/param_set.h"
 #include "tests/data_parallel/sync_cases.h"
 #include "tests/support/ranks_as_threads.h"
 

@@ -25,7 +25,7 @@ struct Shape {
   int64_t columns;
   int cut;  // by tensor parallelism
 };
-const std::vector<Shape> kMatrices = {
+const std::vector<Shape> kShapes = {
     {6, 4, 0},
     {4, 10, 1},
     {8, 2, 0},
@@ -36,7 +36,7 @@ std::string name_of(size_t matrix) {
 }
 
 torch::Tensor values_of(size_t matrix) {
-  const Shape& shape = kMatrices[matrix];
+  const Shape& shape = kShapes[matrix];
   return (torch::arange(shape.rows * shape.columns, torch::kFloat) +
           100.0 * static_cast<double>(matrix))
       .view({shape.rows, shape.columns});
@@ -65,8 +65,8 @@ Held held_by(int rank, const Grid& grid) {
   const int tp_rank = rank % grid.tp;
   const int owner = rank / grid.tp % grid.zero;
   Held held;
-  for (size_t i = 0; i < kMatrices.size(); ++i) {
-    const Shape& shape = kMatrices[i];
+  for (size_t i = 0; i < kShapes.size(); ++i) {
+    const Shape& shape = kShapes[i];
     const int64_t length =
         (shape.cut == 0 ? shape.rows : shape.columns) / grid.tp;
     Slice slice;
@@ -195,7 +195,7 @@ TEST(WholeMatrices, EachIsComputedOnce) {
       return whole;
     });
   });
-  EXPECT_EQ(computations, static_cast<int>(kMatrices.size()));
+  EXPECT_EQ(computations, static_cast<int>(kShapes.size()));
 }
 
 TEST(WholeMatrices, NoOwnerHasMoreThanTheMeanAndOneMatrix) {

@@ -5,7 +5,7 @@
 #include <torch/optim.h>
 
 #include "brigade/base/error.h"
-#include "brigade/data_parallel/optimizer_state.h"
+#include "brigade/optim/optimizer_state.h"
 #include "brigade/wrap/data_parallel.h"
 #include "tests/support/message_of.h"
 #include "tests/support/ranks_as_threads.h"

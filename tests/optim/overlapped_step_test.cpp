@@ -11,8 +11,8 @@
 
 #include "brigade/comm/backend.h"
 #include "brigade/data_parallel/bucketed_grad_sync.h"
-#include "brigade/data_parallel/param_set.h"
 #include "brigade/optim/muon.h"
+#include "brigade/optim/param_set.h"
 #include "brigade/sharding/sharded_weights.h"
 #include "tests/support/ranks_as_threads.h"
 

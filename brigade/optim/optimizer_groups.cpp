@@ -1,4 +1,4 @@
-#include "brigade/data_parallel/optimizer_groups.h"
+#include "brigade/optim/optimizer_groups.h"
 
 #include <fmt/format.h>
 

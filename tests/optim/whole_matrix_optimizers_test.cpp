@@ -12,9 +12,9 @@
 
 #include "brigade/base/error.h"
 #include "brigade/data_parallel/bucketed_grad_sync.h"
-#include "brigade/data_parallel/optimizer_state.h"
-#include "brigade/data_parallel/owned_parameters.h"
-#include "brigade/data_parallel/step_in_backward.h"
+#include "brigade/optim/optimizer_state.h"
+#include "brigade/optim/owned_parameters.h"
+#include "brigade/optim/step_in_backward.h"
 #include "brigade/sharding/sharded_weights.h"
 #include "tests/support/message_of.h"
 #include "tests/support/ranks_as_threads.h"

@@ -1,4 +1,4 @@
-#include "brigade/data_parallel/param_states.h"
+#include "brigade/optim/param_states.h"
 
 #include <fmt/format.h>
 
@@ -7,8 +7,8 @@
 
 #include "brigade/base/error.h"
 #include "brigade/comm/agreement.h"
-#include "brigade/data_parallel/optimizer_groups.h"
-#include "brigade/data_parallel/torch_optimizer_fields.h"
+#include "brigade/optim/optimizer_groups.h"
+#include "brigade/optim/torch_optimizer_fields.h"
 
 namespace brigade {
 namespace {

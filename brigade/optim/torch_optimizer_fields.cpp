@@ -1,4 +1,4 @@
-#include "brigade/data_parallel/torch_optimizer_fields.h"
+#include "brigade/optim/torch_optimizer_fields.h"
 
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>

@@ -1,11 +1,11 @@
-#include "brigade/data_parallel/param_set.h"
+#include "brigade/optim/param_set.h"
 
 #include <algorithm>
 #include <string>
 #include <utility>
 
 #include "brigade/data_parallel/bucketed_grad_sync.h"
-#include "brigade/data_parallel/optimizer_groups.h"
+#include "brigade/optim/optimizer_groups.h"
 #include "brigade/sharding/sharded_weights.h"
 
 namespace brigade {

@@ -1,4 +1,4 @@
-#include "brigade/data_parallel/owned_parameters.h"
+#include "brigade/optim/owned_parameters.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/data_parallel/grad_hooks.h"
-#include "brigade/data_parallel/optimizer_groups.h"
+#include "brigade/optim/optimizer_groups.h"
 
 namespace brigade {
 namespace {

@@ -1,5 +1,5 @@
 // An optimizer's state moves between any numbers of ranks and shardings.
-#include "brigade/data_parallel/optimizer_state.h"
+#include "brigade/optim/optimizer_state.h"
 
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>

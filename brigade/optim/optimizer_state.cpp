@@ -1,11 +1,11 @@
-#include "brigade/data_parallel/optimizer_state.h"
+#include "brigade/optim/optimizer_state.h"
 
 #include <fmt/format.h>
 
 #include "brigade/base/error.h"
-#include "brigade/data_parallel/optimizer_groups.h"
-#include "brigade/data_parallel/param_states.h"
-#include "brigade/data_parallel/torch_optimizer_fields.h"
+#include "brigade/optim/optimizer_groups.h"
+#include "brigade/optim/param_states.h"
+#include "brigade/optim/torch_optimizer_fields.h"
 
 namespace brigade {
 namespace {

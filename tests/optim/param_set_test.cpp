@@ -1,5 +1,5 @@
 // A parameter set visits trained and frozen parameters in every sharding.
-#include "brigade/data_parallel/param_set.h"
+#include "brigade/optim/param_set.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "brigade/data_parallel/optimizer_groups.h"
+#include "brigade/optim/optimizer_groups.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "brigade/data_parallel/grad_sync.h"
-#include "brigade/data_parallel/param_states.h"
 #include "brigade/optim/optimizer.h"
+#include "brigade/optim/param_states.h"
 #include "brigade/param/param.h"
 #include "brigade/param/step_rule.h"
 

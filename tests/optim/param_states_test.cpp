@@ -1,12 +1,12 @@
-#include "brigade/data_parallel/param_states.h"
+#include "brigade/optim/param_states.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "brigade/base/error.h"
 #include "brigade/data_parallel/bucketed_grad_sync.h"
-#include "brigade/data_parallel/optimizer_groups.h"
 #include "brigade/optim/adamw.h"
+#include "brigade/optim/optimizer_groups.h"
 #include "tests/support/ranks_as_threads.h"
 
 namespace brigade {

@@ -1,4 +1,4 @@
-#include "brigade/data_parallel/step_in_backward.h"
+#include "brigade/optim/step_in_backward.h"
 
 #include <fmt/format.h>
 #include <torch/optim/lbfgs.h>
@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "brigade/base/error.h"
-#include "brigade/data_parallel/optimizer_groups.h"
+#include "brigade/optim/optimizer_groups.h"
 
 namespace brigade {
 namespace {
