@@ -80,7 +80,8 @@ class RouterBalance {
   const ProcessMesh& mesh_;
   const std::shared_ptr<RouterRecord> record_ =
       std::make_shared<RouterRecord>();
-  // Those of the last step that updated something; empty: nobody asks.
+  // Those of the last step that updated something; empty without a balance over
+  // the batch.
   ChoicesByLayer choices_;
 };
 

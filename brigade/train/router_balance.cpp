@@ -1,4 +1,4 @@
-#include "brigade/train/router_use.h"
+#include "brigade/train/router_balance.h"
 
 #include <fmt/format.h>
 
@@ -141,9 +141,9 @@ void RouterBalance::learn(const ChoicesByLayer& learned, const Stages& stages) {
 }
 
 void RouterBalance::set_choices(const ChoicesByLayer& choices) {
-  choices_ = choices;
   if (!record_->shares)
     return;
+  choices_ = choices;
   for (const auto& [layer, of_layer] : choices) {
     const auto counts = torch::tensor(of_layer, torch::kDouble);
     const auto sum = counts.sum();
@@ -154,10 +154,8 @@ void RouterBalance::set_choices(const ChoicesByLayer& choices) {
 
 nlohmann::json RouterBalance::saved() const {
   nlohmann::json saved;
-  if (record_->shares) {
-    for (const auto& [layer, counts] : choices_)
-      saved[std::to_string(layer)] = counts;
-  }
+  for (const auto& [layer, counts] : choices_)
+    saved[std::to_string(layer)] = counts;
   return saved;
 }
 
