@@ -77,7 +77,7 @@ void train_as_rank(
       config,
       environment,
       {.cache_dir = cache_folder(process_environment()),
-       .watch = {
+       .watchdog = {
            .on_step =
                [&report, &exits](int64_t step, int64_t deadline_ns) {
                  exits.arm();

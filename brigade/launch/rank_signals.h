@@ -1,6 +1,6 @@
 // Signals that ask something of a rank: USR1 to save and go on, TERM, INT and
 // HUP to save and stop, QUIT to write what it did last. The handlers only take
-// note; the trainer looks between two steps, its watch ten times a second. A
+// note; the trainer looks between two steps, its watchdog ten times a second. A
 // second INT ends the process at once.
 #pragma once
 

@@ -33,10 +33,10 @@ struct StepWatchdogOptions {
   // Whether a recording was asked for since the last call (SIGQUIT), looked up
   // ten times a second. Empty: never.
   std::function<bool()> takes_recording_request;
-  // Called on the watch's thread once that recording is written, or could not
-  // be. May be empty.
+  // Called on the watchdog's thread once that recording is written, or could
+  // not be. May be empty.
   std::function<void()> on_recording;
-  // Called on the watch's thread once a step's deadline has passed and the
+  // Called on the watchdog's thread once a step's deadline has passed and the
   // recording is written. Expected to end the process. Empty: nothing is
   // watched.
   std::function<void(const Stall&)> on_stall;

@@ -144,7 +144,7 @@ class Trainer {
   Trace trace_;
   std::unique_ptr<MetricsFile> metrics_;
   std::unique_ptr<TfEventsFile> events_;  // null: not asked for
-  std::unique_ptr<StepWatchdog> watch_;
+  std::unique_ptr<StepWatchdog> watchdog_;
   RecordedRun recorded_;
   std::string unwritten_;
   RunObserver silent_;
@@ -548,12 +548,12 @@ std::unique_ptr<Trainer::Evaluation> Trainer::make_evaluation(
 }
 
 void Trainer::evaluate_all(int64_t step, StepMetrics& metrics) {
-  watch_->begin_step(step);
+  watchdog_->begin_step(step);
   if (const TokenLoss loss = evaluate(*held_out_); loss.tokens > 0)
     metrics.eval_loss = loss.mean();
   metrics.eval_preference = step_->take_preference();
   for (size_t i = 0; i < held_out_parts_.size(); ++i) {
-    watch_->begin_step(step);
+    watchdog_->begin_step(step);
     if (const TokenLoss loss = evaluate(*held_out_parts_[i]); loss.tokens > 0)
       metrics.part_eval_losses.emplace_back(data_.parts[i].path, loss.mean());
   }
@@ -667,7 +667,7 @@ void Trainer::run_steps() {
   const int64_t eval_every = config_.training.eval_every;
   while (!is_done() && !agreed_.stop) {
     const int64_t step = position_.steps + 1;
-    watch_->begin_step(step);
+    watchdog_->begin_step(step);
     StepMetrics metrics = run_step(step);
     if (is_traced(step))
       keep_record([&] { write_trace(); });
@@ -683,7 +683,7 @@ void Trainer::run_steps() {
     if (!is_last)
       save_if_due(step);
   }
-  watch_->end_steps();
+  watchdog_->end_steps();
   if (agreed_.stop && !is_done())
     observer_.on_message(fmt::format(
         "asked to stop: step {} is the last, and is saved now",
@@ -693,16 +693,16 @@ void Trainer::run_steps() {
 }
 
 TrainingResult Trainer::run() {
-  options_.watch.step_timeout =
+  options_.watchdog.step_timeout =
       std::chrono::seconds(config_.training.step_timeout_seconds);
-  watch_ = std::make_unique<StepWatchdog>(
+  watchdog_ = std::make_unique<StepWatchdog>(
       flight_recorder_,
       RunFolder{config_.logging.run_dir}.flight(),
-      options_.watch);
+      options_.watchdog);
   try {
     return run_to_end();
   } catch (const std::exception& error) {
-    watch_->write_recording(error.what());
+    watchdog_->write_recording(error.what());
     throw;
   }
 }

@@ -23,7 +23,7 @@ struct TrainingOptions {
   // (their highest ids) are kept; empty: nowhere.
   std::filesystem::path cache_dir;
   // On every rank; with training.step_timeout_seconds in place of its timeout.
-  StepWatchdogOptions watch;
+  StepWatchdogOptions watchdog;
   // What this rank asks for, looked up before each step and when a save begins:
   // a signal that came. Empty: nothing.
   std::function<StepRequests()> requests;

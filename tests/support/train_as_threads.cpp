@@ -33,7 +33,7 @@ void train_as_threads(
     training.cache_dir = config.parent_path() / "cache";
     training.store = store;
     int64_t current = 0;
-    training.watch.on_step = [&current](int64_t step, int64_t) {
+    training.watchdog.on_step = [&current](int64_t step, int64_t) {
       current = step;
     };
     if (requests)
