@@ -95,7 +95,7 @@ class Communicator {
   const CommunicatorOptions& options() const { return options_; }
 
   // All tensors must be contiguous. Shapes are free, only numel counts. Throws
-  // an Error naming a tensor, dtype or peer that an operation cannot take.
+  // UsageError naming a tensor, dtype or peer that an operation cannot take.
   // all_reduce() is in place: tensor becomes op over the group's tensors.
   WorkPtr all_reduce(torch::Tensor tensor, ReduceOp op = ReduceOp::kSum);
   // The sum of float32 tensors, rounded once to bf16, which travel in bf16:

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <span>
 #include <vector>
 
@@ -25,10 +24,10 @@ std::string show_sample(
   std::vector<int64_t> wide(documents.begin(document + 1) - begin);
   dataset.read(begin, wide);
   const std::vector<int32_t> ids(wide.begin(), wide.end());
-  dataset.read_targets(begin, wide);
-  const auto counts = [&](size_t i) { return wide[i] != kNoTarget; };
+  const auto counts = [&](size_t i) { return dataset.counts(begin + i); };
 
   std::string text;
+  size_t counting = 0;
   for (size_t from = 0; from < ids.size();) {
     size_t to = from + 1;
     while (to < ids.size() && counts(to) == counts(from))
@@ -36,14 +35,14 @@ std::string show_sample(
     const std::string run =
         words->decode(std::span(ids).subspan(from, to - from));
     text += counts(from) ? marks.begin + run + marks.end : run;
+    counting += counts(from) ? to - from : 0;
     from = to;
   }
   return fmt::format(
       "sample {}: {} tokens, of which {} count\n{}\n",
       document + 1,
       ids.size(),
-      std::count_if(
-          wide.begin(), wide.end(), [](int64_t id) { return id != kNoTarget; }),
+      counting,
       text);
 }
 

@@ -11,7 +11,6 @@
 #include "brigade/data/document_epochs.h"
 #include "brigade/data/mixture.h"
 #include "brigade/data/pair_source.h"
-#include "brigade/data/permutation.h"
 #include "brigade/data/reference_log_probs.h"
 #include "brigade/data/taught_source.h"
 #include "brigade/data/teacher_file.h"

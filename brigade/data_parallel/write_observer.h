@@ -51,7 +51,7 @@ class WriteObserver {
   bool has_seen_weights() const { return seen_ >= Seen::kWeights; }
   bool is_observing() const { return is_observing_; }
 
-  // Called by the observer when an operation writes to this memory.
+  // Called by the callback when an operation writes to this memory.
   void note_write(const MemorySpan& written);
 
  private:

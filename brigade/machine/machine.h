@@ -21,7 +21,6 @@ namespace brigade::planner {
 // The dtypes in which a matrix product multiplies. kMxfp8 has one scale per 32
 // elements.
 enum class ProductDtype { kFp32, kBf16, kFp8, kMxfp8, kFp4 };
-inline constexpr int kProductDtypes = 5;
 
 enum class AttentionKernel {
   kFlash1,  // FlashAttention 1 and its Triton version
@@ -61,6 +60,8 @@ inline constexpr std::array kChoices<planner::Collective>{
 namespace brigade::planner {
 
 using brigade::to_string;
+
+inline constexpr size_t kProductDtypes = kChoices<ProductDtype>.size();
 
 // What products of one size reach: their smallest dimension, and FLOP/s.
 struct ProductRate {

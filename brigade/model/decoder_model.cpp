@@ -6,7 +6,6 @@
 
 #include "brigade/base/check.h"
 #include "brigade/ops/torch_products.h"
-#include "brigade/tensor_parallel/mappings.h"
 #include "brigade/tensor_parallel/vocab_parallel.h"
 
 namespace brigade {

@@ -6,7 +6,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <vector>
 
 #include "brigade/model/router_statistics.h"
 #include "brigade/model_spec/activation_recompute.h"

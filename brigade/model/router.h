@@ -6,7 +6,7 @@
 // model.
 //
 // A bias for the choice alone (DeepSeek-V3) gets no gradient: between steps it
-// moves towards even use (train/router_use.h).
+// moves towards even use (train/router_balance.h).
 //
 // The two losses are sums over the tokens that count in the model's loss, so
 // that they are divided by the same number and depend on no layout:

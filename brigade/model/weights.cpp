@@ -38,7 +38,7 @@ torch::Tensor Weights::narrow_product(
   const auto times = [&](const torch::Tensor& input, const torch::Tensor& by) {
     const torch::Tensor own =
         context.weight_grad == ops::WeightGrad::kAccumulate
-            ? ops::accumulating("narrow_linear", by)
+            ? ops::accumulating("narrow_product", by)
             : by;
     return torch::matmul(input, own.to(x.scalar_type()).t());
   };

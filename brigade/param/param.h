@@ -64,7 +64,7 @@ struct Param {
   // The last stage's copy of a tied embedding, which belongs to the first.
   bool is_copy_for_head = false;
 
-  // ---- its place in flat memory (ParamMemory), if it has one
+  // ---- its place in flat memory (ParamMemory, ShardedWeights), if it has one
 
   torch::Tensor flat_weight;  // its values; undefined: they are elsewhere
   torch::Tensor main_grad;    // shaped as it; empty for sparse gradients

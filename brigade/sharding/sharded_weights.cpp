@@ -204,6 +204,8 @@ void ShardedWeights::give_up(int index, const std::exception& error) {
       error.what());
   if (dynamic_cast<const CommError*>(&error) != nullptr)
     throw CommError(message);
+  if (dynamic_cast<const UsageError*>(&error) != nullptr)
+    throw UsageError(message);
   throw Error(ExitCode::kUnexpected, message);
 }
 

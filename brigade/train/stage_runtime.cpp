@@ -14,6 +14,7 @@
 #include "brigade/model_spec/adapter.h"
 #include "brigade/ops/adamw.h"
 #include "brigade/optim/make_optimizer.h"
+#include "brigade/run/model_units.h"
 #include "brigade/tensor_parallel/replicated_gradients.h"
 #include "brigade/train/from_config.h"
 

@@ -15,7 +15,6 @@
 #include "brigade/model/decoder_model.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/optim/param_set.h"
-#include "brigade/run/model_units.h"
 #include "brigade/schedule/weight_gradient_queue.h"
 #include "brigade/train/gradient_check.h"
 #include "brigade/train/preference_loss.h"

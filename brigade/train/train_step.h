@@ -23,7 +23,7 @@
 #include "brigade/train/gradient_check.h"
 #include "brigade/train/local_training.h"
 #include "brigade/train/micro_batches.h"
-#include "brigade/train/router_use.h"
+#include "brigade/train/router_balance.h"
 #include "brigade/train/stage_runtime.h"
 #include "brigade/train/step_requests.h"
 

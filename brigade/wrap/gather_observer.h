@@ -49,10 +49,10 @@ class GatherObserver {
     uint64_t callback_ = 0;  // 0: none
   };
 
-  // Called by the observer: `tensor` is about to be read.
+  // Called by the callback: `tensor` is about to be read.
   void before_read(const torch::Tensor& tensor);
-  // Called by the observer: InForward::end(), or else the next InForward,
-  // throws `error`, which the observer could not throw.
+  // Called by the callback: InForward::end(), or else the next InForward,
+  // throws `error`, which the callback could not throw.
   void fail_later(std::exception_ptr error) { failure_ = std::move(error); }
 
  private:

@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include "brigade/machine/device_time.h"
-
 namespace brigade {
 namespace {
 

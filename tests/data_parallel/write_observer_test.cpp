@@ -1,4 +1,4 @@
-// Only a write to the memory of a watched weight counts as a step.
+// Only a write to the memory of an observed weight counts as a step.
 #include "brigade/data_parallel/write_observer.h"
 
 #include <gtest/gtest.h>

@@ -29,7 +29,6 @@ namespace brigade {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::DiskFault;
 using testing::holds_values_of;
 using testing::save_made;
 

@@ -18,7 +18,6 @@ namespace brigade {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::Arguments;
 
 struct Tolerances {
   double loss = 2e-5;

@@ -16,7 +16,6 @@
 namespace brigade {
 namespace {
 
-using ::testing::ElementsAre;
 using testing::make_world_of_one;
 using testing::run_ranks;
 

@@ -18,7 +18,6 @@ using ::testing::AllOf;
 using testing::Arguments;
 using ::testing::HasSubstr;
 using testing::losses_of;
-using ::testing::Not;
 using testing::ProgramResult;
 
 constexpr int kSteps = 8;

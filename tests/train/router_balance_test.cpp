@@ -1,6 +1,8 @@
 // What a router does over the choices of a whole global batch: the balance loss
 // over the last step's, and the bias that each step moves. Both are the same
 // however the batch is divided, and go on where a run is continued.
+#include "brigade/train/router_balance.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -9,7 +11,6 @@
 #include "brigade/comm/process_mesh.h"
 #include "brigade/run/run_options.h"
 #include "brigade/train/from_config.h"
-#include "brigade/train/router_use.h"
 #include "brigade/train/train_step.h"
 #include "tests/support/program.h"
 #include "tests/support/train_as_threads.h"

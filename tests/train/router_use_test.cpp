@@ -1,7 +1,5 @@
 // What a run notes of its routers: the same counts in every layout, every token
 // k times, and the layer of a router that is not finite.
-#include "brigade/train/router_use.h"
-
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
