@@ -94,14 +94,15 @@ class WaitForWeights {
 
   void operator()(int layer) {
     const int64_t begin_ns = steady_now_ns();
-    if (ShardedWeights* weights = sync_->sharded_weights())
-      weights->use(layer);
+    GatheredWeights& weights = sync_->weights();
+    if (weights.units() != nullptr)
+      weights.use(layer);
     else
-      sync_->wait_for_weight(layer);
+      weights.need(sync_->params()[static_cast<size_t>(layer)].owned.run);
     waited_ns_ += steady_now_ns() - begin_ns;
   }
   void in_backward_of(const torch::Tensor& output, int layer) {
-    if (sync_->sharded_weights() != nullptr)
+    if (sync_->weights().units() != nullptr)
       output.register_hook(
           [this, layer](const torch::Tensor&) { (*this)(layer); });
   }
@@ -117,7 +118,7 @@ class WaitForWeights {
 // The gathers of a step with nothing to hide under.
 double gather_alone_ms(GradSync& sync, int layers) {
   const int64_t begin_ns = steady_now_ns();
-  if (ShardedWeights* weights = sync.sharded_weights()) {
+  if (ShardedWeights* weights = sync.weights().units()) {
     // All but the last two layers' in forward and in backward.
     for (int layer = 0; layer < 2 * layers - 2; ++layer) {
       weights->hold(layer % layers);
@@ -125,7 +126,7 @@ double gather_alone_ms(GradSync& sync, int layers) {
     }
   } else {
     sync.gather_weights();
-    sync.wait_for_weights();
+    sync.weights().need_all();
   }
   return static_cast<double>(steady_now_ns() - begin_ns) / 1e6;
 }
@@ -195,10 +196,10 @@ Figures train(int stage, const ProcessMesh& mesh, const Shape& shape) {
         figures.sent_bytes += sent_by(record, world->size());
     }
   }
-  model.sync().wait_for_weights();
+  model.sync().weights().need_all();
   world->barrier();
   figures.held_bytes = held_bytes();
-  if (ShardedWeights* weights = model.sync().sharded_weights())
+  if (ShardedWeights* weights = model.sync().weights().units())
     weights->end_pass();
   for (int i = 0; i < shape.steps; ++i) {
     world->barrier();

@@ -47,7 +47,7 @@ MODULES = {
         "kernels/aten": ["ops"],
         "kernels/cuda": ["ops", "kernels/aten"],
         "param": ["topology", "model_spec", "schedule", "comm", "ops"],
-        "sharding": ["comm", "ops", "param"],
+        "sharding": ["schedule", "comm", "ops", "param"],
         "data_parallel": ["schedule", "metrics", "comm", "ops", "param", "sharding"],
         "optim": ["model_spec", "comm", "ops", "param", "sharding", "data_parallel"],
         "wrap": ["comm", "ops", "param", "sharding", "data_parallel", "optim"],

@@ -84,14 +84,14 @@ BucketedGradSync::BucketedGradSync(
       order_is_final_(options.order != BucketOrder::kObserved) {
   const auto scale_of = [this](int param) { return mean_scale_of(param); };
   const HandoverParts parts{
-      *memory_, scale_of, [this] { return mean_scale(); }, progress_};
+      memory(), scale_of, [this] { return mean_scale(); }, progress_};
   handover_ = options_.handover == GradHandover::kMainGrad
                   ? make_main_grad_handover(parts)
                   : make_param_dtype_handover(parts);
   sparse_handover_ = make_sparse_handover(parts);
   make_buckets();
   hooks_ = std::make_unique<GradHooks>(
-      params_.trainable(),
+      params_.trained(),
       GradHooks::Callbacks{
           [this](int param, Arrival arrival) {
             before_accumulate(param, arrival);
@@ -102,7 +102,7 @@ BucketedGradSync::BucketedGradSync(
 BucketedGradSync::~BucketedGradSync() = default;
 
 void BucketedGradSync::make_buckets() {
-  buckets_ = std::make_unique<BucketQueue>(plan_, *memory_, options_);
+  buckets_ = std::make_unique<BucketQueue>(plan_, memory(), options_);
 }
 
 // ---- during backward
@@ -139,8 +139,8 @@ void BucketedGradSync::before_accumulate(int param, Arrival arrival) {
 }
 
 void BucketedGradSync::after_accumulate(int param) {
-  if (sharded_weights())
-    sharded_weights()->throw_if_failed();
+  if (weights().units())
+    weights().units()->throw_if_failed();
   const torch::NoGradGuard no_grad;
   const torch::Tensor& grad =
       params()[static_cast<size_t>(param)].tensor.grad();
@@ -165,7 +165,7 @@ void BucketedGradSync::after_accumulate(int param) {
   // This runs once per backward, nested ones included.
   const bool acts_at_end = is_round ||
                            options_.finish == FinishMode::kAtEndOfBackward ||
-                           sharded_weights() != nullptr;
+                           weights().units() != nullptr;
   if (acts_at_end)
     end_of_backward_.call_once([this] { at_backward_end(); });
   if (is_round) {
@@ -187,14 +187,14 @@ bool BucketedGradSync::is_last_reach(int param) {
 }
 
 void BucketedGradSync::at_backward_end() {
-  if (sharded_weights()) {
-    sharded_weights()->end_pass();
-    sharded_weights()->throw_if_failed();
+  if (weights().units()) {
+    weights().units()->end_pass();
+    weights().units()->throw_if_failed();
   }
   if (phase_ == Phase::kAccumulating)
     end_round();
-  if (sharded_weights() && accumulate_only())
-    sharded_weights()->expect_pass();
+  if (weights().units() && accumulate_only())
+    weights().units()->expect_pass();
   if (phase_ != Phase::kReducing ||
       options_.finish != FinishMode::kAtEndOfBackward)
     return;
@@ -314,9 +314,9 @@ void BucketedGradSync::launch_bucket_of(int param) {
 
 void BucketedGradSync::reduce_step() {
   begin_reducing();
-  params_.check_unchanged();
+  check_unchanged(params_);
   leaves_.throw_if_changed();
-  memory_->take_back();
+  memory().take_back();
   throw_if_missing();
   wait_and_hand_over();
 }
@@ -417,7 +417,7 @@ void BucketedGradSync::drop_cleared_gradients() {
     case GradClearing::kNone:
       return;
     case GradClearing::kAll:
-      memory_->zero_main_grads();
+      memory().zero_main_grads();
       handover_->follow_memory();
       return;
     case GradClearing::kSome:
@@ -441,8 +441,8 @@ void BucketedGradSync::reset() {
   buckets_->reset();
   // A step that was given up may have left gathers under way. After a finished
   // step, the next forward may have gathered its weights already.
-  if (sharded_weights() && phase_ != Phase::kFinished)
-    sharded_weights()->abandon();
+  if (weights().units() && phase_ != Phase::kFinished)
+    weights().units()->abandon();
   progress_.reset();
   handed_.forget();
   end_of_backward_.forget();
@@ -481,17 +481,17 @@ int BucketedGradSync::join() {
   const torch::NoGradGuard no_grad;
   while (uneven_inputs_.begin_shadow_step())
     shadow_step();
-  memory_->zero_main_grads();
+  memory().zero_main_grads();
   const int last = uneven_inputs_.last_rank_with_data();
-  params_.broadcast_from(last);
-  ++memory_->flat_memory()->weights_version;
+  broadcast_params(params_.all(), last);
+  ++memory().flat_memory()->weights_version;
   return last;
 }
 
 // Launches what the others launch, with zeros, and takes part in their
 // agreements after it.
 void BucketedGradSync::shadow_step() {
-  memory_->zero_main_grads();
+  memory().zero_main_grads();
   buckets_->launch_rest();
   if (sparse_handover_) {
     sparse_handover_->drop();

@@ -46,29 +46,23 @@ GradSync::GradSync(
     GradSyncOptions options)
     : all_ranks_(std::move(all_ranks)),
       options_(std::move(options)),
-      params_(
+      params_(check_params(
           params,
           describe(options_),
           place_of_weights(options_),
-          all_ranks_),
+          all_ranks_)),
+      wrapped_memory_(params_.all(), place_of_weights(options_)),
       uneven_inputs_(*all_ranks_),
-      plan_(make_plan(initial_order(
-          options_.order,
-          static_cast<int>(this->params().size())))),
-      memory_(std::make_unique<ParamMemory>(
-          with_frozen(plan_, params_.laid_out(), plan_options()),
-          params_.laid_out(),
-          place_of_weights(options_),
-          options_.sharding)),
-      leaves_(*memory_),
+      plan_(lay_out()),
+      leaves_(memory()),
       progress_(this->params()),
-      handed_(options_, *memory_, progress_) {
+      handed_(options_, memory(), progress_) {
   follow_memory();
 }
 
 // The module is an ordinary one again, whose weights are all there.
 GradSync::~GradSync() {
-  *flat_memory() = {.is_current = false};
+  *memory().flat_memory() = {.is_current = false};
 }
 
 // ---- a step
@@ -102,12 +96,12 @@ void GradSync::enter_step() {
 void GradSync::begin_step() {
   if (before_step_)
     before_step_();
-  params_.check_unchanged();
-  gathered_->throw_if_stale();
+  check_unchanged(params_);
+  weights().throw_if_stale();
   // The gathers read memory that an optimizer writes next.
-  wait_for_weights();
-  memory_->take_back();
-  gathered_->note_current();
+  weights().need_all();
+  memory().take_back();
+  weights().note_current();
   leaves_.show_gradients();
   uneven_inputs_.begin_step();
   phase_ = Phase::kAccumulating;
@@ -117,7 +111,7 @@ void GradSync::leave_step() {
   const torch::NoGradGuard no_grad;
   const bool are_used = handed_.were_used();
   if (are_used && handed_.end_use())
-    memory_->zero_main_grads();
+    memory().zero_main_grads();
   if (!are_used) {
     drop_cleared_gradients();
     leaves_.drop_cleared();
@@ -190,16 +184,28 @@ BucketPlan GradSync::make_plan(const std::vector<int>& order) const {
   return plan_buckets(bucket_params(), order, plan_options());
 }
 
+BucketPlan GradSync::lay_out() {
+  broadcast_params(params_.all(), 0);
+  BucketPlan plan = make_plan(
+      initial_order(options_.order, static_cast<int>(params().size())));
+  params_.lay_out(
+      plan,
+      plan_options(),
+      place_of_weights(options_),
+      options_.sharding,
+      options_.gather);
+  return plan;
+}
+
 void GradSync::follow_memory() {
-  flat_memory()->before_step = [this] { check_before_step(); };
-  flat_memory()->after_step = [this](int64_t numel) { note_stepped(numel); };
-  gathered_ = std::make_unique<GatheredWeights>(*memory_, options_.gather);
+  FlatMemory& flat = *memory().flat_memory();
+  flat.before_step = [this] { check_before_step(); };
+  flat.after_step = [this](int64_t numel) { note_stepped(numel); };
 }
 
 void GradSync::move_to(BucketPlan plan) {
   plan_ = std::move(plan);
-  gathered_.reset();
-  memory_->move_to(with_frozen(plan_, memory_->params(), plan_options()));
+  params_.move_to(plan_, plan_options());
   follow_memory();
 }
 
@@ -209,27 +215,19 @@ void GradSync::gather_weights_after(
   std::vector<bool> late_segments(segments().size());
   for (const int param : late)
     late_segments[params()[static_cast<size_t>(param)].owned.run] = true;
-  gathered_->after_step(std::move(late_segments), std::move(finish));
+  weights().after_step(std::move(late_segments), std::move(finish));
 }
 
 void GradSync::zero_main_grads() {
   if (phase_ == Phase::kFinished)
     reset();
-  memory_->zero_main_grads();
+  memory().zero_main_grads();
 }
 
 torch::Tensor GradSync::owned_main_grad(int param) const {
   const RunPart& part = params()[static_cast<size_t>(param)].owned;
   return segments()[part.run].owned_main_grad().narrow(
       0, part.offset, part.numel);
-}
-
-int GradSync::param_index(const std::string& name) const {
-  for (size_t i = 0; i < params().size(); ++i) {
-    if (params()[i].name == name)
-      return static_cast<int>(i);
-  }
-  return -1;
 }
 
 // ---- the optimizer
@@ -249,7 +247,7 @@ void GradSync::check_before_step() {
   // The optimizer must step the values that torch::load() has brought since
   // backward.
   if (options().sharding != Sharding::kParameters)
-    memory_->take_back();
+    memory().take_back();
   handed_.begin_optimizer_step();
 }
 

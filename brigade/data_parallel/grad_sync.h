@@ -16,10 +16,10 @@
 // the gradients; if not, its gradients are added to them, as PyTorch does, and
 // reduced with them once more.
 //
-// GradSync holds the state: the parameters, their memory (ParamMemory), the
-// gathering of weights (GatheredWeights), how far a step is (StepProgress) and
-// what an optimizer does between two steps (HandedGradients, OwnedLeaves); and
-// it defines the order of a step. Derived classes implement a few verbs:
+// GradSync holds the state: the parameters with their memory and the gathering
+// of weights (ParamSet), how far a step is (StepProgress) and what an optimizer
+// does between two steps (HandedGradients, OwnedLeaves); and it defines the
+// order of a step. Derived classes implement a few verbs:
 // BucketedGradSync reduces flat buckets while backward runs; its oracle
 // (per_param_grad_sync.cpp) reduces parameter by parameter.
 //
@@ -34,7 +34,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -45,14 +44,14 @@
 #include "brigade/data_parallel/grad_sync_options.h"
 #include "brigade/data_parallel/handed_gradients.h"
 #include "brigade/data_parallel/owned_leaves.h"
+#include "brigade/data_parallel/shared_memory.h"
 #include "brigade/data_parallel/step_progress.h"
 #include "brigade/data_parallel/uneven_inputs.h"
-#include "brigade/data_parallel/wrapped_params.h"
 #include "brigade/metrics/sync_report.h"
 #include "brigade/options/grad_sync_algorithm.h"
 #include "brigade/param/param_memory.h"
 #include "brigade/schedule/bucket_plan.h"
-#include "brigade/sharding/gathered_weights.h"
+#include "brigade/sharding/param_set.h"
 
 namespace brigade {
 
@@ -117,16 +116,12 @@ class GradSync {
 
   // ---- parameters
 
+  // With kMainGrad all of them that share no memory are in the flat weights.
+  ParamSet& param_set() { return params_; }
+  const ParamSet& param_set() const { return params_; }
   // The parameters that require a gradient, each once, in the constructor's
-  // order; all with a group.
-  std::span<const Param> params() const { return params_.trainable(); }
-  // The other parameters, which have no gradient and no state. With kMainGrad
-  // those that share no memory are in the flat weights too.
-  std::span<const Param> frozen() const { return params_.frozen(); }
-  int param_index(const std::string& name) const;      // -1: unknown
-  int param_index(const torch::Tensor& param) const {  // the same
-    return params_.index_of(param);
-  }
+  // order; all with a group. The others have no gradient and no state.
+  std::span<const Param> params() const { return params_.trained(); }
   const GradSyncOptions& options() const { return options_; }
   // The factor that turns every main_grad into the chosen reduction; 1 unless
   // handover is kMainGrad and reduction is kMean.
@@ -146,57 +141,38 @@ class GradSync {
 
   // ---- memory
 
+  ParamMemory& memory() { return params_.memory(); }
+  const ParamMemory& memory() const { return params_.memory(); }
   // Has the parameter's shape; without elements if its gradients are sparse.
   const torch::Tensor& main_grad(int param) const {
-    return memory_->main_grad(param);
+    return memory().main_grad(param);
   }
-  std::span<const FlatSegment> segments() const { return memory_->segments(); }
+  std::span<const FlatSegment> segments() const { return memory().segments(); }
   const BucketPlan& plan() const { return plan_; }
   BucketPlanOptions plan_options() const;
   // The descriptions of params() that plan_buckets() takes.
   std::vector<BucketParam> bucket_params() const {
-    return bucket_params_of(params());
+    return bucket_params_of(params(), options_.sharding);
   }
-  // Raised whenever segments() changes (a new plan after the first step).
-  int64_t layout_version() const { return memory_->layout_version(); }
-  // Watched by optimizers over segments().
-  const FlatMemoryPtr& flat_memory() const { return memory_->flat_memory(); }
   // Clears every main_grad, padding included.
   void zero_main_grads();
   // The owned part of a parameter's main_grad (Param::owned), flat; empty if
   // this rank owns none of it.
   torch::Tensor owned_main_grad(int param) const;
 
-  // ---- weights of other ranks: see GatheredWeights. A backward over weights
-  // that were stepped and not gathered throws UsageError.
-  void gather_weights() { gathered_->after_step(); }
+  // ---- weights of other ranks
+
+  // Whoever reads weights says so to it. A backward over weights that were
+  // stepped and not gathered throws UsageError.
+  GatheredWeights& weights() const { return params_.weights(); }
+  // GatheredWeights::after_step().
+  void gather_weights() { weights().after_step(); }
   // The same if `finish` still has to step the weights of these parameters, of
   // which this rank owns some, all or none; the same ones on all ranks.
   void gather_weights_after(
       const std::vector<int>& late,
       std::function<void()> finish);
-  // Whether wait_for_weights() has something to wait for.
-  bool is_gathering() const { return gathered_->are_under_way(); }
-  // No weight may be read before it returns.
-  void wait_for_weights() { gathered_->need_all(); }
-  // This weight may not be read before it returns.
-  void wait_for_weight(int param) {
-    gathered_->need(params()[static_cast<size_t>(param)].owned.run);
-  }
-  // The weights of Sharding::kParameters, which can be read only through it.
-  // Null with any other sharding.
-  ShardedWeights* sharded_weights() const { return gathered_->units(); }
 
-  // GradHandover::kMainGrad: the segment whose owned weights a tensor is a view
-  // of; std::nullopt if there is none.
-  std::optional<size_t> segment_of(const torch::Tensor& owned) const {
-    return memory_->segment_of(owned);
-  }
-  // The gradients of such a view of owned weights, flat; undefined if it is
-  // none.
-  torch::Tensor main_grad_of(const torch::Tensor& owned) const {
-    return memory_->main_grad_of(owned);
-  }
   // See owned_parameters().
   OwnedLeaves& owned_leaves() { return leaves_; }
   // GradHandover::kMainGrad: an optimizer is about to read the gradients.
@@ -218,8 +194,8 @@ class GradSync {
   //   kIdle, kAccumulating, kReducing, kFinished: see above.
   enum class Phase { kIdle, kAccumulating, kReducing, kFinished };
 
-  // Collective over all ranks. Throws what WrappedParams' constructor throws,
-  // and broadcasts the values of each group's rank 0. With kMainGrad it makes
+  // Collective over all ranks. Throws what check_params() throws, and then
+  // broadcasts the values of each group's rank 0. With kMainGrad it makes
   // the parameters views of flat memory.
   GradSync(
       const std::vector<Param>& params,
@@ -267,11 +243,10 @@ class GradSync {
 
   CommunicatorPtr all_ranks_;
   GradSyncOptions options_;
-  WrappedParams params_;
+  ParamSet params_;
+  WrappedMemory wrapped_memory_;
   UnevenInputs uneven_inputs_;
   BucketPlan plan_;
-  std::unique_ptr<ParamMemory> memory_;
-  std::unique_ptr<GatheredWeights> gathered_;
   OwnedLeaves leaves_;
   StepProgress progress_;
   HandedGradients handed_;
@@ -287,6 +262,8 @@ class GradSync {
   // Leaves a finished step: ends it, or goes on with gradients that nobody has
   // used.
   void leave_step();
+  // Plans the first buckets and gives the parameters their memory.
+  BucketPlan lay_out();
   void follow_memory();
   [[noreturn]] static void throw_not_reduced(const std::string& what);
 

@@ -20,7 +20,7 @@ class PerParamGradSync : public GradSync {
         is_main_grad_(options.handover == GradHandover::kMainGrad),
         has_gradient_(this->params().size()),
         hooks_(
-            params_.trainable(),
+            params_.trained(),
             {[this](int param, Arrival) { before_accumulate(size_t(param)); },
              [this](int param) { after_accumulate(size_t(param)); }}) {
     for (size_t i = 0; is_main_grad_ && i < has_gradient_.size(); ++i)
@@ -37,7 +37,7 @@ class PerParamGradSync : public GradSync {
 
  private:
   torch::Tensor& grad_of(size_t i) { return params()[i].tensor.mutable_grad(); }
-  torch::Tensor sum_of(size_t i) { return memory_->main_grad(int(i)); }
+  torch::Tensor sum_of(size_t i) { return memory().main_grad(int(i)); }
   // Sets the sum to .grad(), with a user's changes of it; to zero if .grad() is
   // none, or only what the last step left.
   void take(size_t i) {

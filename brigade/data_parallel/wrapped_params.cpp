@@ -11,6 +11,7 @@
 #include "brigade/comm/agreement.h"
 #include "brigade/data_parallel/grad_hooks.h"
 #include "brigade/data_parallel/same_on_ranks.h"
+#include "brigade/data_parallel/shared_memory.h"
 
 namespace brigade {
 namespace {
@@ -222,7 +223,7 @@ void check_same_groups(
 
 }  // namespace
 
-WrappedParams::WrappedParams(
+std::vector<Param> check_params(
     std::vector<Param> params,
     const std::string& options,
     FlatWeights weights,
@@ -241,48 +242,11 @@ WrappedParams::WrappedParams(
   }
   check_same_params(params, options, all);
   check_same_groups(params, all);
-  memory_ = std::make_unique<WrappedMemory>(params, weights);
-  params_ = std::move(params);
-  const auto first_frozen = std::stable_partition(
-      params_.begin(), params_.end(), [](const Param& param) {
-        return param.tensor.requires_grad();
-      });
-  const auto first_apart = std::stable_partition(
-      first_frozen, params_.end(), [](const Param& param) {
-        return param.shares_memory_with.empty();
-      });
-  trained_ = static_cast<size_t>(first_frozen - params_.begin());
-  laid_out_ = static_cast<size_t>(first_apart - params_.begin());
-  for (size_t i = 0; i < trained_; ++i)
-    index_of_[params_[i].tensor.unsafeGetTensorImpl()] = static_cast<int>(i);
-  broadcast_from(0);
+  return params;
 }
 
-int WrappedParams::index_of(const torch::Tensor& param) const {
-  const auto found = index_of_.find(param.unsafeGetTensorImpl());
-  return found == index_of_.end() ? -1 : found->second;
-}
-
-void WrappedParams::broadcast_from(int root) const {
-  for (const auto& members : groups_of(params_)) {
-    std::vector<torch::Tensor> values;
-    for (const size_t param : members)
-      values.push_back(params_[param].tensor);
-    broadcast_tensors(values, root, *params_[members.front()].group.ranks);
-  }
-}
-
-void WrappedParams::regroup(
-    const CommunicatorPtr& from,
-    const CommunicatorPtr& to) {
-  for (Param& param : params_) {
-    if (param.group.ranks == from)
-      param.group.ranks = to;
-  }
-}
-
-void WrappedParams::check_unchanged() const {
-  for (const Param& param : trainable()) {
+void check_unchanged(const ParamSet& params) {
+  for (const Param& param : params.trained()) {
     if (!param.tensor.requires_grad()) {
       throw UsageError(fmt::format(
           "[data_parallel] requires_grad of '{}' was turned off after "
@@ -307,7 +271,7 @@ void WrappedParams::check_unchanged() const {
           fmt::join(param.tensor.sizes(), ", ")));
     }
   }
-  for (const Param& param : frozen()) {
+  for (const Param& param : params.frozen()) {
     if (param.tensor.requires_grad()) {
       throw UsageError(fmt::format(
           "[data_parallel] requires_grad of '{}' was turned on after "
@@ -346,6 +310,15 @@ void check_has_one_group(
           param.group.ranks->name(),
           all.name()));
     }
+  }
+}
+
+void broadcast_params(std::span<const Param> params, int root) {
+  for (const auto& members : groups_of(params)) {
+    std::vector<torch::Tensor> values;
+    for (const size_t param : members)
+      values.push_back(params[param].tensor);
+    broadcast_tensors(values, root, *params[members.front()].group.ranks);
   }
 }
 

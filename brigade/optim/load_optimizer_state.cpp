@@ -26,7 +26,7 @@ using ParamFields = std::map<std::string, torch::Tensor>;
 
 void check_is_of(const GradSync& sync, const OptimizerState& state) {
   for (const auto& [name, fields] : state.of_param) {
-    const int index = sync.param_index(name);
+    const int index = sync.param_set().index_of(name);
     if (index < 0)
       refuse_state(fmt::format(
           "has '{}', which this module has not, or not as a parameter that is "
@@ -128,27 +128,26 @@ void make_zero_states(
   }
 }
 
-// Sets the optimizer's states to the loaded ones, and to zero where there are
-// none.
-void fill(
-    const GradSync& sync,
-    const ParamStates& states,
-    const OptimizerState& state) {
+// Sets the noted states to the loaded ones, and to zero where there are none,
+// and drops them.
+void fill(GradSync& sync, const OptimizerState& state) {
+  ParamSet& set = sync.param_set();
   for (int param = 0; param < static_cast<int>(sync.params().size()); ++param) {
     const ParamFields* fields = find_fields(sync, state, param);
-    std::vector<State> whole = states.zeros(param);
+    std::vector<State> whole = set.zero_states(param);
     for (State& each : whole) {
       if (fields != nullptr && fields->count(each.name) > 0)
         set_values(each, fields->at(each.name));
     }
-    states.keep(param, whole);
+    set.keep_states(param, whole);
   }
+  set.drop_states();
 }
 
 }  // namespace
 
 void load_optimizer_state(
-    const GradSync& sync,
+    GradSync& sync,
     torch::optim::Optimizer& optimizer,
     const OptimizerState& state) {
   const torch::NoGradGuard no_grad;
@@ -168,11 +167,12 @@ void load_optimizer_state(
     if (!each.empty())
       throw DataError(each);
   }
-  fill(sync, ParamStates(sync, optimizer), state);
+  note_states(sync, optimizer);
+  fill(sync, state);
 }
 
 void load_optimizer_state(
-    const GradSync& sync,
+    GradSync& sync,
     Optimizer& optimizer,
     const OptimizerState& state) {
   const torch::NoGradGuard no_grad;
@@ -190,11 +190,12 @@ void load_optimizer_state(
           steps));
     steps = step;
   }
-  const ParamStates states(sync, optimizer);
+  note_states(sync, optimizer);
+  const ParamSet& set = sync.param_set();
   for (const auto& [name, fields] : state.of_param) {
     // A float32 weight has all of its master.
     std::set<std::string> known = {kStep, kMasterLow};
-    for (const State& kept : states.zeros(sync.param_index(name)))
+    for (const State& kept : set.zero_states(set.index_of(name)))
       known.insert(kept.name);
     for (const auto& [field, tensor] : fields) {
       if (!known.contains(field))
@@ -204,7 +205,7 @@ void load_optimizer_state(
             field,
             name));
     }
-    for (const State& kept : states.zeros(sync.param_index(name))) {
+    for (const State& kept : set.zero_states(set.index_of(name))) {
       if (kept.name != kMasterLow && !fields.contains(kept.name))
         refuse_state(fmt::format(
             "has no '{}' of '{}', which this optimizer keeps: load it into one "
@@ -213,7 +214,7 @@ void load_optimizer_state(
             name));
     }
   }
-  fill(sync, states, state);
+  fill(sync, state);
   optimizer.set_steps(steps);
   optimizer.set_scalars(state.scalars);
 }

@@ -43,7 +43,7 @@ OptimizerGroup make_group(
       .weight = segment.owned_weight().narrow(0, range.begin, range.numel),
       .main_grad =
           segment.owned_main_grad().narrow(0, range.begin, range.numel),
-      .memory = sync.flat_memory(),
+      .memory = sync.memory().flat_memory(),
       .parts = std::move(parts)};
 }
 
@@ -92,9 +92,9 @@ std::vector<OptimizerGroup> make_optimizer_groups(
 std::optional<std::vector<RunPart>> parts_of(
     const GradSync& sync,
     const torch::Tensor& stepped) {
-  if (const int param = sync.param_index(stepped); param >= 0)
+  if (const int param = sync.param_set().index_of(stepped); param >= 0)
     return std::vector{RunPart{.param = param, .numel = stepped.numel()}};
-  const auto index = sync.segment_of(stepped);
+  const auto index = sync.memory().segment_of(stepped);
   if (!index)
     return std::nullopt;
   const FlatSegment& segment = sync.segments()[*index];

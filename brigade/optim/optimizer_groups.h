@@ -19,7 +19,7 @@ inline constexpr int kNoGroup = -1;
 // groups cover what this rank owns of the parameters that are stepped, and the
 // padding behind them; a range of padding alone belongs to parameter group 0. A
 // group is named "bucket 3", or "bucket 3 [0:128]" if it is a part of one.
-// Valid until sync.layout_version() changes.
+// Valid until sync.memory().layout_version() changes.
 std::vector<OptimizerGroup> make_optimizer_groups(
     const GradSync& sync,
     const std::vector<int>& group_of,

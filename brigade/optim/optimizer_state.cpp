@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <cstdint>
+#include <vector>
+
 #include "brigade/base/error.h"
 #include "brigade/optim/optimizer_groups.h"
 #include "brigade/optim/param_states.h"
@@ -10,23 +13,25 @@
 namespace brigade {
 namespace {
 
-OptimizerState gather(const GradSync& sync, const ParamStates& states, int to) {
+// Gathers the noted states, and drops them. steps: by parameter.
+OptimizerState
+gather(GradSync& sync, const std::vector<int64_t>& steps, int to) {
   OptimizerState result;
   for (const FlatSegment& segment : sync.segments()) {
-    const auto whole = states.gather(segment);
+    const auto whole = sync.param_set().gather_states(segment);
     if (sync.all_ranks()->rank() != to)
       continue;
     for (size_t s = 0; s < whole.size(); ++s) {
-      const int param = segment.slots[s].param;
+      const auto param = static_cast<size_t>(segment.slots[s].param);
       if (whole[s].empty())  // nobody steps it
         continue;
-      auto& fields =
-          result.of_param[sync.params()[static_cast<size_t>(param)].name];
-      fields["step"] = torch::tensor(states.steps(param));
+      auto& fields = result.of_param[sync.params()[param].name];
+      fields["step"] = torch::tensor(steps[param]);
       for (const State& state : whole[s])
         fields[state.name] = values_of(state).clone();
     }
   }
+  sync.param_set().drop_states();
   return result;
 }
 
@@ -98,23 +103,23 @@ torch::serialize::InputArchive& operator>>(
 }
 
 OptimizerState gather_optimizer_state(
-    const GradSync& sync,
+    GradSync& sync,
     const torch::optim::Optimizer& optimizer,
     int to) {
   const torch::NoGradGuard no_grad;
   check_is_synchronised(sync, optimizer);
-  return gather(sync, ParamStates(sync, optimizer), to);
+  return gather(sync, note_states(sync, optimizer), to);
 }
 
-OptimizerState gather_optimizer_state(
-    const GradSync& sync,
-    const Optimizer& optimizer,
-    int to) {
+OptimizerState
+gather_optimizer_state(GradSync& sync, const Optimizer& optimizer, int to) {
   const torch::NoGradGuard no_grad;
-  const ParamStates states(sync, optimizer);
-  if (optimizer.steps() == 0)
+  const std::vector<int64_t> steps = note_states(sync, optimizer);
+  if (optimizer.steps() == 0) {
+    sync.param_set().drop_states();
     return {};
-  OptimizerState result = gather(sync, states, to);
+  }
+  OptimizerState result = gather(sync, steps, to);
   if (sync.all_ranks()->rank() == to)
     result.scalars = optimizer.scalars();
   return result;

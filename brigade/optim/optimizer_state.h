@@ -56,13 +56,11 @@ torch::serialize::InputArchive& operator>>(
 // UsageError for another optimizer, and for one with state of a tensor that is
 // not synchronised (WrapOptions::ignore).
 OptimizerState gather_optimizer_state(
-    const GradSync& sync,
+    GradSync& sync,
     const torch::optim::Optimizer& optimizer,
     int to = 0);
-OptimizerState gather_optimizer_state(
-    const GradSync& sync,
-    const Optimizer& optimizer,
-    int to = 0);
+OptimizerState
+gather_optimizer_state(GradSync& sync, const Optimizer& optimizer, int to = 0);
 
 // Collective. `state`, the same on every rank, becomes the optimizer's. Load
 // weights first, before wrapping or while a FullWeights lives: replacing
@@ -71,11 +69,11 @@ OptimizerState gather_optimizer_state(
 // of memory on any rank would need several step counts; UsageError for an
 // optimizer that is none of those above.
 void load_optimizer_state(
-    const GradSync& sync,
+    GradSync& sync,
     torch::optim::Optimizer& optimizer,
     const OptimizerState& state);
 void load_optimizer_state(
-    const GradSync& sync,
+    GradSync& sync,
     Optimizer& optimizer,
     const OptimizerState& state);
 

@@ -43,7 +43,7 @@ void check_is_not_of_another(
     const GradSync& sync,
     const torch::Tensor& weight) {
   const auto owner = owner_of(weight);
-  if (owner == nullptr || owner == sync.flat_memory())
+  if (owner == nullptr || owner == sync.memory().flat_memory())
     return;
   throw UsageError(fmt::format(
       "[data_parallel] step() of an optimizer over owned_parameters() of "
@@ -63,10 +63,10 @@ void add_gradients_read_by(
     std::vector<torch::Tensor>& unknown) {
   for (const auto& group : optimizer.param_groups()) {
     for (const torch::Tensor& weight : group.params()) {
-      const int index = sync.param_index(weight);
+      const int index = sync.param_set().index_of(weight);
       if (index < 0) {
         check_is_not_of_another(sync, weight);
-        if (const torch::Tensor own_grad = sync.main_grad_of(weight);
+        if (const torch::Tensor own_grad = sync.memory().main_grad_of(weight);
             own_grad.defined())
           owned.push_back(own_grad);
         else if (weight.grad().defined())
@@ -95,7 +95,7 @@ bool put_in_group(
     const torch::Tensor& param,
     int group,
     std::vector<int>& group_of) {
-  const int index = sync.param_index(param);
+  const int index = sync.param_set().index_of(param);
   if (index < 0)
     return false;
   int& now = group_of[static_cast<size_t>(index)];
@@ -142,7 +142,7 @@ std::vector<OptimizerGroup> groups_over(
         {.name = "bucket 0 [0:0]",
          .weight = segment.owned_weight().narrow(0, 0, 0),
          .main_grad = segment.owned_main_grad().narrow(0, 0, 0),
-         .memory = sync.flat_memory()});
+         .memory = sync.memory().flat_memory()});
   }
   return made;
 }

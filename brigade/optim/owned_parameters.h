@@ -37,9 +37,9 @@ std::vector<torch::optim::OptimizerParamGroup> owned_parameters(
 
 // Brigade's AdamW over this rank's part of a sync's flat buffers
 // (GradHandover::kMainGrad), one group per bucket. Make a new one once
-// sync.layout_version() has changed (BucketOrder::kObserved, after the first
-// step): the old one's step() throws. Throws UsageError unless the sync hands
-// over main_grad.
+// sync.memory().layout_version() has changed (BucketOrder::kObserved, after the
+// first step): the old one's step() throws. Throws UsageError unless the sync
+// hands over main_grad.
 AdamW make_adamw(
     const GradSync& sync,
     double weight_decay,

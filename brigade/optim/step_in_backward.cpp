@@ -67,7 +67,8 @@ class OwnedBucketStep : public BucketStep {
         groups_(sync.segments().size()),
         lrs_(std::move(lrs)) {
     for (size_t g = 0; g < optimizer.groups().size(); ++g)
-      groups_[*sync.segment_of(optimizer.groups()[g].weight)].push_back(g);
+      groups_[*sync.memory().segment_of(optimizer.groups()[g].weight)]
+          .push_back(g);
   }
 
   void begin() override { optimizer_->begin_step(lrs_); }
@@ -121,7 +122,7 @@ void check_steps_all(const GradSync& sync, const Optimizer& optimizer) {
   std::vector<bool> is_stepped(sync.params().size());
   for (const OptimizerGroup& group : optimizer.groups()) {
     const auto parts = parts_of(sync, group.weight);
-    if (!sync.segment_of(group.weight) || !parts) {
+    if (!sync.memory().segment_of(group.weight) || !parts) {
       throw UsageError(
           "[data_parallel] an optimizer of Brigade's that steps in backward is "
           "over this "

@@ -43,8 +43,9 @@ struct Param {
   // of a twin in another model part (tied embeddings of a pipeline).
   bool has_own_bucket = false;
   ParamGroup group;
-  // Sharding::kParameters (ZeRO-3, FSDP): weights of one unit are gathered and
-  // freed together. Units are numbered from 0 without gaps.
+  // Weights of one unit are read together (GatheredWeights::use()), and with
+  // Sharding::kParameters (ZeRO-3, FSDP) gathered and freed together. Units are
+  // numbered from 0 without gaps.
   int unit = 0;
   // Another parameter or buffer of the module that it shares memory with; "":
   // none.
@@ -71,9 +72,9 @@ struct Param {
   RunPart owned;              // the part that this rank owns, in segment `run`
   int64_t accepted_version = 0;  // of tensor: ShardedWeights::accept_writes()
 
-  // The states of an optimizer and of low-communication training, shaped as the
-  // weight: views of flat memory. Filled in while parameters are walked
-  // (ParamSet::visit(), LocalTraining::visit()).
+  // What is kept beside it. In a ParamSet an optimizer's states, as
+  // ParamSet::set_states() has them; in its walks whole, shaped as the
+  // parameter, and in LocalTraining::visit() with those of the exchange.
   std::vector<State> states;
 
   bool is_replaced_by_copy() const {

@@ -79,7 +79,9 @@ torch::ScalarType main_grad_dtype(torch::ScalarType param) {
   return is_16_bit(param) ? torch::kFloat : param;
 }
 
-std::vector<BucketParam> bucket_params_of(std::span<const Param> params) {
+std::vector<BucketParam> bucket_params_of(
+    std::span<const Param> params,
+    Sharding sharding) {
   std::vector<BucketParam> result;
   result.reserve(params.size());
   std::vector<int> group_of(params.size());
@@ -101,7 +103,7 @@ std::vector<BucketParam> bucket_params_of(std::span<const Param> params) {
                                  ? param.tensor.size(1)
                                  : 0,
          .has_own_bucket = param.has_own_bucket,
-         .unit = param.unit,
+         .unit = sharding == Sharding::kParameters ? param.unit : 0,
          .group = group_of[result.size()]});
   }
   return result;
@@ -110,11 +112,12 @@ std::vector<BucketParam> bucket_params_of(std::span<const Param> params) {
 BucketPlan with_frozen(
     BucketPlan plan,
     std::span<const Param> params,
+    Sharding sharding,
     const BucketPlanOptions& options) {
   size_t trained = 0;
   for (const PlannedBucket& bucket : plan.buckets)
     trained += bucket.slots.size();
-  const auto frozen = bucket_params_of(params.subspan(trained));
+  const auto frozen = bucket_params_of(params.subspan(trained), sharding);
   // Frozen parameters have no gradients to wait for: one bucket for each dtype,
   // group and unit.
   BucketPlanOptions whole = options;

@@ -40,7 +40,8 @@ struct FlatSegment {
   FlatRange owned;
   // [owned.numel], with Sharding::kParameters only: the owned weights.
   torch::Tensor weight_shard;
-  // All its parameters have this one's dtype, unit and group.
+  // All its parameters have this one's dtype and group, and with kParameters
+  // its unit.
   const Param* first_param = nullptr;
   // [numel], only if the parameters train; padding is zero.
   torch::Tensor main_grad;
@@ -65,14 +66,18 @@ torch::ScalarType main_grad_dtype(torch::ScalarType param);
 // Whether gradients of this dtype accumulate in float32.
 bool is_16_bit(torch::ScalarType dtype);
 
-// The descriptions of the parameters that plan_buckets() takes.
-std::vector<BucketParam> bucket_params_of(std::span<const Param> params);
+// The descriptions of the parameters that plan_buckets() takes. Units divide
+// buckets only with Sharding::kParameters.
+std::vector<BucketParam> bucket_params_of(
+    std::span<const Param> params,
+    Sharding sharding);
 
 // Returns `plan`, which is for the first of `params`, followed by further
 // buckets for the rest, which are frozen.
 BucketPlan with_frozen(
     BucketPlan plan,
     std::span<const Param> params,
+    Sharding sharding,
     const BucketPlanOptions& options);
 
 // Tells an optimizer over flat memory what its owner has changed.

@@ -30,8 +30,9 @@ inline constexpr std::array kChoices<Sharding>{
 enum class GatherMode {
   kInPlace,  // with the weights of all ranks in place
   // At once; operations of the next DataParallel::forward() wait for the
-  // weights that they read. Until then, or wait_for_weights(), code that reads
-  // the module through another handle finds some weights of the step before.
+  // weights that they read. Until then, or GatheredWeights::need_all(), code
+  // that reads the module through another handle finds some weights of the step
+  // before.
   kOverlapForward,
 };
 

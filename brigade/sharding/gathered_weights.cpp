@@ -99,6 +99,32 @@ void GatheredWeights::need(size_t segment) {
     work->wait();
 }
 
+void GatheredWeights::use(int unit) {
+  if (units_ != nullptr) {
+    units_->use(unit);
+    return;
+  }
+  if (!are_under_way())
+    return;
+  for (const Param& param : memory_->params()) {
+    // Frozen parameters are not gathered.
+    if (param.unit == unit && param.owned.run < works_.size())
+      need(param.owned.run);
+  }
+}
+
+void GatheredWeights::hold(int unit) {
+  if (units_ != nullptr)
+    units_->hold(unit);
+  else
+    use(unit);
+}
+
+void GatheredWeights::let_go(int unit) {
+  if (units_ != nullptr)
+    units_->let_go(unit);
+}
+
 void GatheredWeights::throw_if_stale() const {
   if (sharding() == Sharding::kNone ||
       gathered_version_ == memory_->version_of_weights())

@@ -5,6 +5,9 @@
 // (ShardedWeights). Without sharding weights are waited for only if an
 // optimizer still steps them.
 //
+// Whoever reads weights says so by unit (Param::unit), whatever the sharding:
+// use(), or hold() and let_go().
+//
 // Called by the trainer's thread; units() is also used by the thread of
 // backward.
 #pragma once
@@ -12,6 +15,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "brigade/comm/communicator.h"
@@ -43,10 +47,17 @@ class GatheredWeights {
   void need_all();
   // Waits for the weights of this segment; none of them may be read before.
   void need(size_t segment);
-  // The weights of Sharding::kParameters, which can be read only through it.
-  // Null with any other sharding.
+
+  // Makes the weights of a unit readable, with kParameters until another unit
+  // is used (ShardedWeights::use()), otherwise until the next step.
+  void use(int unit);
+  // The same until let_go(), called once per hold().
+  void hold(int unit);
+  void let_go(int unit);
+  // With kParameters what gathers and frees the units; else null.
   ShardedWeights* units() const { return units_.get(); }
 
+  GatherMode mode() const { return mode_; }
   // The present weights are the same on all ranks.
   void note_current() { gathered_version_ = memory_->version_of_weights(); }
   // Throws UsageError if weights were stepped and not gathered.
@@ -67,6 +78,33 @@ class GatheredWeights {
   std::function<void()> finish_;  // see after_step()
   int64_t gathered_version_ = 0;  // of the flat weights, when last gathered
   std::unique_ptr<ShardedWeights> units_;
+};
+
+// Holds one unit at a time, and none once it is destroyed.
+class HeldUnit {
+ public:
+  explicit HeldUnit(GatheredWeights& weights) : weights_(weights) {}
+  ~HeldUnit() { let_go(); }
+  HeldUnit(const HeldUnit&) = delete;
+  HeldUnit& operator=(const HeldUnit&) = delete;
+
+  // Holds this unit instead of the one before.
+  void hold(int unit) {
+    if (unit == unit_)
+      return;
+    let_go();
+    weights_.hold(unit);
+    unit_ = unit;
+  }
+  // Holds none.
+  void let_go() {
+    if (unit_ >= 0)
+      weights_.let_go(std::exchange(unit_, -1));
+  }
+
+ private:
+  GatheredWeights& weights_;
+  int unit_ = -1;
 };
 
 }  // namespace brigade

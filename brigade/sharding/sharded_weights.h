@@ -144,32 +144,4 @@ class ShardedWeights {
   std::exception_ptr failure_;
 };
 
-// Holds one unit at a time, and none once it is destroyed. Does nothing for
-// null: weights are whole.
-class HeldUnit {
- public:
-  explicit HeldUnit(ShardedWeights* weights) : weights_(weights) {}
-  ~HeldUnit() { let_go(); }
-  HeldUnit(const HeldUnit&) = delete;
-  HeldUnit& operator=(const HeldUnit&) = delete;
-
-  // Holds this unit instead of the one before.
-  void hold(int unit) {
-    if (weights_ == nullptr || unit == unit_)
-      return;
-    let_go();
-    weights_->hold(unit);
-    unit_ = unit;
-  }
-  // Holds none.
-  void let_go() {
-    if (unit_ >= 0)
-      weights_->let_go(std::exchange(unit_, -1));
-  }
-
- private:
-  ShardedWeights* weights_;
-  int unit_ = -1;
-};
-
 }  // namespace brigade

@@ -132,7 +132,7 @@ void RouterBalance::learn(const ChoicesByLayer& learned, const Stages& stages) {
         continue;
       const torch::Tensor update =
           bias_update(learned.at(param.row->layer), rate).to(mesh_.device());
-      if (ShardedWeights* sharded = stage->sync().sharded_weights())
+      if (ShardedWeights* sharded = stage->sync().weights().units())
         sharded->add_to(param.name, update);
       else
         param.tensor.detach().add_(update);

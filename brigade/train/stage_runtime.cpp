@@ -103,17 +103,13 @@ StageRuntime::StageRuntime(
       return (*loss)(batch, losses);
     };
   }
+  context->before_forward = [this](const ModelUnit& unit) {
+    use_weights_of(unit);
+  };
   const GradSyncOptions options = sync_options();
-  if (options.sharding == Sharding::kParameters) {
-    context->before_forward = [this](const ModelUnit& unit) {
-      use_weights_of(unit);
-    };
+  // Otherwise weights stay readable after forward.
+  if (options.sharding == Sharding::kParameters)
     context->before_backward = context->before_forward;
-  } else {
-    context->before_forward = [this](const ModelUnit& unit) {
-      await_weights_of(unit);
-    };
-  }
   model_ = std::make_shared<DecoderModel>(context, part);
 
   auto sync = make_grad_sync(
@@ -122,7 +118,7 @@ StageRuntime::StageRuntime(
       mesh.replicas(),
       options);
   const std::span<const Param> trained = sync->params();
-  params_ = std::make_unique<ParamSet>(
+  stepper_ = std::make_unique<ParamStepper>(
       std::move(sync),
       [this](const Param& param) {
         return step_rule_of(*param.row, config_.training);
@@ -160,7 +156,7 @@ std::vector<Param> StageRuntime::make_params(const ProcessMesh& mesh) {
     param.has_own_bucket = zero_stage > 0 && !row.tied_head.empty();
     if (row.expert != kNoExpert && mesh.dims().ep > 1)
       param.group.ranks = mesh.expert_replicas();
-    param.unit = zero_stage > 2 ? weight_units_.at(row.unit()) : 0;
+    param.unit = weight_units_.at(row.unit());
     param.tensor.set_requires_grad(row.trains);
     // Values from the seed where the base model's files have none.
     if (!is_pretrained || row.stored_in == StoredIn::kAdapter)
@@ -176,25 +172,10 @@ std::vector<Param> StageRuntime::make_params(const ProcessMesh& mesh) {
   return params;
 }
 
-void StageRuntime::await_weights_of(const ModelUnit& unit) {
-  if (!sync().is_gathering())
-    return;
-  // The last one waits for whatever is left.
-  if (unit.place == Place::kHead) {
-    sync().wait_for_weights();
-    return;
-  }
-  const auto& params = params_->params();
-  for (size_t i = 0; i < params.size(); ++i) {
-    if (params[i].row->unit() == unit)
-      sync().wait_for_weight(static_cast<int>(i));
-  }
-}
-
 void StageRuntime::use_weights_of(const ModelUnit& unit) {
   const auto found = weight_units_.find(unit);
   if (found != weight_units_.end())
-    sync().sharded_weights()->use(found->second);
+    sync().weights().use(found->second);
 }
 
 GradSyncOptions StageRuntime::sync_options() {
@@ -215,28 +196,29 @@ void StageRuntime::reduce_over(const ProcessMesh& mesh, Span span) {
   if (now == next)
     return;
   wire_->hook = wire_hook(config_, wire_memory_);
-  params_->regroup(now, next);
+  sync().regroup(now, next);
   if (is_own)
-    params_->regroup(mesh.all_expert_replicas(), mesh.expert_replicas());
+    sync().regroup(mesh.all_expert_replicas(), mesh.expert_replicas());
   else
-    params_->regroup(mesh.expert_replicas(), mesh.all_expert_replicas());
+    sync().regroup(mesh.expert_replicas(), mesh.all_expert_replicas());
 }
 
 void StageRuntime::reduce_now() {
   begin_reduction();
-  for (int param = 0; param < static_cast<int>(params_->params().size());
+  for (int param = 0;
+       param < static_cast<int>(stepper_->sync().params().size());
        ++param)
     sync().mark_ready(param);
 }
 
 void StageRuntime::end_rehearsal() {
-  params_->finish();
+  stepper_->finish();
   skip_step();
 }
 
 void StageRuntime::finish_gradients(const ProcessMesh& mesh) {
-  params_->finish();
-  const auto& params = params_->params();
+  stepper_->finish();
+  const auto& params = stepper_->sync().params();
   std::map<int, std::vector<torch::Tensor>> partial;  // by gradient_ranks
   for (size_t i = 0; i < params.size(); ++i) {
     if (params[i].cut.gradient_ranks > 1)
@@ -256,25 +238,25 @@ void StageRuntime::finish_gradients(const ProcessMesh& mesh) {
 }
 
 torch::Tensor StageRuntime::sum_of_squares() const {
-  torch::Tensor total = params_->optimizer().squared_gradients();
+  torch::Tensor total = stepper_->optimizer().squared_gradients();
   if (!total.defined())
     total = torch::zeros(
         {}, torch::dtype(torch::kDouble).device(model_->context().device));
-  const auto& params = params_->params();
+  const auto& params = stepper_->sync().params();
   for (size_t i = 0; i < params.size(); ++i) {
     if (!params[i].is_counted_here() ||
-        !params_->sync().is_counted_here(params[i].group))
+        !stepper_->sync().is_counted_here(params[i].group))
       total = total - ops::sum_of_squares(
-                          params_->sync().owned_main_grad(static_cast<int>(i)),
+                          stepper_->sync().owned_main_grad(static_cast<int>(i)),
                           model_->context().kernels);
   }
   return total;
 }
 
 std::string StageRuntime::first_non_finite() const {
-  const auto& params = params_->params();
+  const auto& params = stepper_->sync().params();
   for (size_t i = 0; i < params.size(); ++i) {
-    if (!params_->sync()
+    if (!stepper_->sync()
              .owned_main_grad(static_cast<int>(i))
              .isfinite()
              .all()
@@ -285,13 +267,13 @@ std::string StageRuntime::first_non_finite() const {
 }
 
 void StageRuntime::step(double lr, double grad_scale) {
-  params_->step(lr, grad_scale);
+  stepper_->step(lr, grad_scale);
 }
 
 void StageRuntime::show_averages() {
   if (!optimizer().averages_weights())
     return;
-  sync().wait_for_weights();
+  sync().weights().need_all();
   optimizer().show_averages();
   sync().gather_weights();
 }
@@ -299,13 +281,13 @@ void StageRuntime::show_averages() {
 void StageRuntime::hide_averages() {
   if (!optimizer().averages_weights())
     return;
-  sync().wait_for_weights();
+  sync().weights().need_all();
   optimizer().hide_averages();
   sync().gather_weights();
 }
 
 void StageRuntime::skip_step() {
-  params_->skip_step();
+  stepper_->skip_step();
 }
 
 }  // namespace brigade

@@ -14,7 +14,7 @@
 #include "brigade/data_parallel/hook_memory.h"
 #include "brigade/model/decoder_model.h"
 #include "brigade/model_spec/parameter_table.h"
-#include "brigade/optim/param_set.h"
+#include "brigade/optim/param_stepper.h"
 #include "brigade/schedule/weight_gradient_queue.h"
 #include "brigade/train/gradient_check.h"
 #include "brigade/train/preference_loss.h"
@@ -36,8 +36,8 @@ class StageRuntime {
 
   int stage() const { return stage_; }
   DecoderModel& model() { return *model_; }
-  GradSync& sync() { return params_->sync(); }
-  Optimizer& optimizer() { return params_->optimizer(); }
+  GradSync& sync() { return stepper_->sync(); }
+  Optimizer& optimizer() { return stepper_->optimizer(); }
   // That of the last stage with a loss of pairs; else null.
   PreferenceLoss* preference_loss() { return preference_loss_.get(); }
   const std::shared_ptr<WeightGradientQueue>& weight_gradients() const {
@@ -88,16 +88,15 @@ class StageRuntime {
   void hide_averages();
 
   // The parameters of this part, to walk them.
-  ParamSet& params() { return *params_; }
-  const ParamSet& params() const { return *params_; }
+  ParamSet& params() { return sync().param_set(); }
+  const ParamSet& params() const { return stepper_->sync().param_set(); }
 
  private:
   // With a hook that does what wire_ says.
   GradSyncOptions sync_options();
   // The part's parameters with their initial weights, each in its unit.
   std::vector<Param> make_params(const ProcessMesh& mesh);
-  void await_weights_of(const ModelUnit& unit);
-  // Gathers a unit's weights with ZeRO's stage 3, in forward and in backward.
+  // Before a unit computes, in forward and in backward.
   void use_weights_of(const ModelUnit& unit);
 
   // What reduces buckets now.
@@ -115,8 +114,8 @@ class StageRuntime {
   std::shared_ptr<WeightGradientQueue> weight_gradients_;
   std::shared_ptr<PreferenceLoss> preference_loss_;  // shared with the model
   std::shared_ptr<DecoderModel> model_;
-  std::map<ModelUnit, int> weight_units_;
-  std::unique_ptr<ParamSet> params_;
+  std::map<ModelUnit, int> weight_units_;  // Param::unit
+  std::unique_ptr<ParamStepper> stepper_;
 };
 
 using Stages = std::vector<std::unique_ptr<StageRuntime>>;

@@ -118,7 +118,7 @@ std::string load_wire_parts(
     const std::string kept = name.substr(prefix.size());
     const std::string param = kept.substr(kept.find('.') + 1);
     for (const auto& stage : stages) {
-      if (stage->sync().param_index(param) >= 0)
+      if (stage->sync().param_set().index_of(param) >= 0)
         stage->wire_memory().restore({kept, checkpoint.read_whole(name)});
     }
   }

@@ -172,7 +172,7 @@ class DataParallel {
     if (ComputeCopies* copies = wrapped_.copies.get())
       wrapped_.sync->before_handover([copies] { copies->restore(); });
     wrapped_.sync->before_step(make_check_of_layers(module_of(module_)));
-    if (ShardedWeights* weights = wrapped_.sync->sharded_weights())
+    if (ShardedWeights* weights = wrapped_.sync->weights().units())
       weight_observer_ = std::make_unique<WeightObserver>(*weights);
     // Mixed precision makes the copies of all weights at once.
     else if (
@@ -185,11 +185,11 @@ class DataParallel {
   // The module and its parts. With GatherMode::kOverlapForward these wait for
   // weights that are being gathered, as forward() does.
   Handle& operator*() {
-    wrapped_.sync->wait_for_weights();
+    wrapped_.sync->weights().need_all();
     return module_;
   }
   auto operator->() {
-    wrapped_.sync->wait_for_weights();
+    wrapped_.sync->weights().need_all();
     return target();
   }
   // The wrapped module itself.
@@ -355,7 +355,7 @@ class DataParallel {
   }
   void before_forward() {
     if (!gather_observer_)
-      wrapped_.sync->wait_for_weights();
+      wrapped_.sync->weights().need_all();
     if (torch::GradMode::is_enabled())
       wrapped_.sync->drop_cleared_gradients();
     if (wrap_.broadcast_buffers && torch::GradMode::is_enabled() &&

@@ -63,10 +63,15 @@ void GatherObserver::find_ranges() {
   });
 }
 
+void GatherObserver::wait_for(const Range& range) {
+  const Param& param = sync_->params()[static_cast<size_t>(range.param)];
+  sync_->weights().need(param.owned.run);
+}
+
 void GatherObserver::wait_for_unseen() {
   for (const Range& range : ranges_) {
     if (!range.was_read)
-      sync_->wait_for_weight(range.param);
+      wait_for(range);
   }
 }
 
@@ -79,7 +84,7 @@ void GatherObserver::before_read(const torch::Tensor& tensor) {
       });
   for (; range != ranges_.end() && range->begin < read.end; ++range) {
     range->was_read = true;
-    sync_->wait_for_weight(range->param);
+    wait_for(*range);
   }
 }
 
@@ -91,12 +96,12 @@ GatherObserver::InForward::InForward(GatherObserver* observer)
     std::rethrow_exception(failure);
   GradSync& sync = *observer_->sync_;
   if (!at::isRecordFunctionEnabled()) {  // nobody would see what is read
-    sync.wait_for_weights();
+    sync.weights().need_all();
     observer_ = nullptr;
     return;
   }
   const bool learns = !std::exchange(observer_->has_seen_a_forward_, true);
-  if (!learns && !sync.is_gathering()) {
+  if (!learns && !sync.weights().are_under_way()) {
     observer_ = nullptr;
     return;
   }
@@ -122,7 +127,7 @@ void GatherObserver::InForward::end() {
     return;
   if (const auto failure = std::exchange(observer_->failure_, nullptr))
     std::rethrow_exception(failure);
-  observer_->sync_->wait_for_weights();
+  observer_->sync_->weights().need_all();
 }
 
 }  // namespace brigade

@@ -10,7 +10,7 @@
 // safe: at its start forward waits for each weight that no operation was seen
 // to read in an earlier forward, and the first forward waits for all. If an
 // operation reads the same weight later in forward, such code has to call
-// GradSync::wait_for_weight() itself. If record functions are switched off
+// GatheredWeights::need() itself. If record functions are switched off
 // (at::DisableRecordFunctionGuard), forward waits for all weights at its start.
 #pragma once
 
@@ -32,7 +32,7 @@ class GatherObserver {
   // read. Nested ones are allowed.
   class InForward {
    public:
-    // Does nothing for null. Throws CommError, as GradSync::wait_for_weight().
+    // Does nothing for null. Throws CommError, as GatheredWeights::need().
     explicit InForward(GatherObserver* observer);
     ~InForward();
     InForward(const InForward&) = delete;
@@ -67,6 +67,7 @@ class GatherObserver {
   };
 
   void find_ranges();
+  void wait_for(const Range& range);
   void wait_for_unseen();
 
   GradSync* sync_;

@@ -170,15 +170,15 @@ void WeightObserver::observe_backward(const torch::Tensor& output) const {
 }
 
 FullWeights::FullWeights(GradSync& sync) : sync_(&sync) {
-  sync.wait_for_weights();
-  ShardedWeights* weights = sync.sharded_weights();
+  sync.weights().need_all();
+  ShardedWeights* weights = sync.weights().units();
   if (weights == nullptr)
     return;
   version_ = weights->version();
   int held = 0;
   try {
     for (; held < weights->units(); ++held)
-      weights->hold(held);
+      sync.weights().hold(held);
   } catch (...) {
     let_go(held);
     throw;
@@ -186,7 +186,7 @@ FullWeights::FullWeights(GradSync& sync) : sync_(&sync) {
 }
 
 FullWeights::~FullWeights() {
-  ShardedWeights* weights = sync_->sharded_weights();
+  ShardedWeights* weights = sync_->weights().units();
   if (weights == nullptr)
     return;
   try {
@@ -200,11 +200,11 @@ FullWeights::~FullWeights() {
 
 void FullWeights::let_go(int units) {
   for (int unit = 0; unit < units; ++unit)
-    sync_->sharded_weights()->let_go(unit);
+    sync_->weights().let_go(unit);
 }
 
 void FullWeights::keep() {
-  ShardedWeights* weights = sync_->sharded_weights();
+  ShardedWeights* weights = sync_->weights().units();
   if (weights->version() != version_) {
     weights->accept_writes();
     let_go(weights->units());
@@ -230,7 +230,7 @@ void FullWeights::keep() {
   let_go(weights->units());
   weights->accept_writes();
   if (is_any_new)
-    ++sync_->flat_memory()->weights_version;
+    ++sync_->memory().flat_memory()->weights_version;
 }
 
 }  // namespace brigade

@@ -126,7 +126,7 @@ TEST_P(AfterBackward, WeightsAreInPlaceWhenTheStepReturns) {
     TwoParamsModel model(
         net, std::make_shared<LateGathers>(world), c.options());
     const auto expect_in_place = [&] {
-      EXPECT_FALSE(model.sync().is_gathering());
+      EXPECT_FALSE(model.sync().weights().are_under_way());
       for (const torch::Tensor& param : net->parameters()) {
         EXPECT_TRUE((param < 1).all().item<bool>());
         auto others = param.detach().clone();
@@ -159,9 +159,9 @@ TEST_P(AfterBackward, WeightsMayBeGatheredDuringForwardByAnOption) {
         options);
     model.forward(world->rank() + 1).backward();
     step_with(model, c, 0.125);
-    EXPECT_TRUE(model.sync().is_gathering());
+    EXPECT_TRUE(model.sync().weights().are_under_way());
     model.forward(1);
-    EXPECT_FALSE(model.sync().is_gathering());
+    EXPECT_FALSE(model.sync().weights().are_under_way());
   });
 }
 

@@ -43,7 +43,7 @@ struct QueuedBuckets {
            .group = {.ranks = make_world_of_one()}});
     }
     plan = plan_buckets(
-        bucket_params_of(params),
+        bucket_params_of(params, sharding),
         initial_order(BucketOrder::kReverse, count),
         {});
     memory = std::make_unique<ParamMemory>(

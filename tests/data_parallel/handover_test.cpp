@@ -19,7 +19,8 @@ struct HandedOver {
              .group = {.ranks = testing::make_world_of_one()},
              .dtype = dtype}} {
     memory = std::make_unique<ParamMemory>(
-        plan_buckets(bucket_params_of(params), std::vector<int>{0}, {}),
+        plan_buckets(
+            bucket_params_of(params, Sharding::kNone), std::vector<int>{0}, {}),
         params,
         place,
         Sharding::kNone);

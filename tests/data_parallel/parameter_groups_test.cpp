@@ -229,7 +229,7 @@ TEST(ParameterGroups, ParametersInNoGroupAreNotStepped) {
           .backward();
       model.step(optimizer);
     }
-    model.sync().wait_for_weights();
+    model.sync().weights().need_all();
     for (size_t i = 0; i < before.size(); ++i) {
       const bool is_of_head = i + 2 >= before.size();
       EXPECT_EQ(torch::equal(net->parameters()[i], before[i]), !is_of_head)

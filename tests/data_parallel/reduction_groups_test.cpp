@@ -14,7 +14,7 @@
 #include "brigade/data_parallel/bucketed_grad_sync.h"
 #include "brigade/data_parallel/clip_grad.h"
 #include "brigade/optim/owned_parameters.h"
-#include "brigade/optim/param_set.h"
+#include "brigade/optim/param_stepper.h"
 #include "tests/data_parallel/sync_cases.h"
 #include "tests/support/ranks_as_threads.h"
 
@@ -114,16 +114,14 @@ void backward(
     int rank) {
   for (const int64_t micro_batch : {0, 1}) {
     sync.set_accumulate_only(micro_batch == 0);
-    if (ShardedWeights* weights = sync.sharded_weights())
-      weights->use(0);
+    sync.weights().use(0);
     module.loss(2 * step + micro_batch, rank).backward();
   }
 }
 
 // The whole weight of a parameter, whichever part this rank holds.
 torch::Tensor weight_of(GradSync& sync, size_t param) {
-  sync.wait_for_weights();
-  HeldUnit held(sync.sharded_weights());
+  HeldUnit held(sync.weights());
   held.hold(0);
   return sync.params()[param].tensor.detach().clone();
 }
@@ -281,7 +279,7 @@ TEST(GroupsOfRanks, AParamSetVisitsStatesOfAllGroups) {
       GradSyncOptions options;
       options.handover = GradHandover::kMainGrad;
       options.sharding = sharding;
-      ParamSet set(
+      ParamStepper stepper(
           std::make_unique<BucketedGradSync>(module.params, all, options),
           [](const Param&) { return StepRule{}; },
           [](std::vector<OptimizerGroup> groups) {
@@ -289,11 +287,12 @@ TEST(GroupsOfRanks, AParamSetVisitsStatesOfAllGroups) {
           });
       const auto gradients =
           naive_gradients(naive, 0, all->rank(), Reduction::kMean);
-      backward(set.sync(), module, 0, all->rank());
-      set.optimizer().step(0.5, set.sync().grad_scale());
-      set.sync().gather_weights();
+      backward(stepper.sync(), module, 0, all->rank());
+      stepper.optimizer().step(0.5, stepper.sync().grad_scale());
+      stepper.sync().gather_weights();
       std::map<std::string, torch::Tensor> moments;
       std::map<std::string, torch::Tensor> weights;
+      const ParamSet& set = stepper.sync().param_set();
       set.visit([&](const Param& param) {
         moments[param.name] = param.state("exp_avg").clone();
         weights[param.name] = param.tensor.clone();

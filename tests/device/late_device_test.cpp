@@ -308,7 +308,7 @@ class TrainingOnALateDevice : public ::testing::TestWithParam<Layout> {
             mine.push_back(done.grad_norm);
           }
           for (const auto& stage : step.stages())
-            stage->sync().wait_for_weights();
+            stage->sync().weights().need_all();
           StreamMark::of_current_stream(device).wait_on_host();
           mesh.world()->barrier();
           if (rank == layout.ranks - 1)

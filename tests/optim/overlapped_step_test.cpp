@@ -12,7 +12,7 @@
 #include "brigade/comm/backend.h"
 #include "brigade/data_parallel/bucketed_grad_sync.h"
 #include "brigade/optim/muon.h"
-#include "brigade/optim/param_set.h"
+#include "brigade/optim/param_stepper.h"
 #include "brigade/sharding/sharded_weights.h"
 #include "tests/support/ranks_as_threads.h"
 
@@ -55,7 +55,7 @@ struct Rank {
     options.gather = GatherMode::kOverlapForward;
     auto sync = std::make_unique<BucketedGradSync>(params, world, options);
     const std::span<const Param> trained = sync->params();
-    set = std::make_unique<ParamSet>(
+    stepper = std::make_unique<ParamStepper>(
         std::move(sync),
         [](const Param& param) {
           return StepRule{
@@ -76,10 +76,8 @@ struct Rank {
   }
 
   void backward(int number) {
-    GradSync& sync = set->sync();
-    if (ShardedWeights* weights = sync.sharded_weights())
-      weights->use(0);
-    sync.wait_for_weights();
+    GradSync& sync = stepper->sync();
+    sync.weights().use(0);
     Tensor loss = torch::zeros({});
     for (const Param& param : params) {
       const auto i = torch::arange(param.tensor.numel(), torch::kFloat);
@@ -90,19 +88,19 @@ struct Rank {
   }
 
   void step(double scale) {
-    set->finish();
-    set->step(0.02, set->sync().grad_scale() * scale);
+    stepper->finish();
+    stepper->step(0.02, stepper->sync().grad_scale() * scale);
   }
 
   std::map<std::string, Tensor> weights() {
     std::map<std::string, Tensor> result;
-    set->visit(
+    stepper->sync().param_set().visit(
         [&](const Param& param) { result[param.name] = param.tensor.clone(); });
     return result;
   }
 
   std::vector<Param> params;
-  std::unique_ptr<ParamSet> set;
+  std::unique_ptr<ParamStepper> stepper;
 };
 
 // Includes clipped and skipped steps, and steps like the one before.
@@ -121,15 +119,15 @@ TEST_P(OverlappedStep, GivesTheBitsOfOneRank) {
     for (size_t number = 0; number < kScales.size(); ++number) {
       if (number == kGivenUp) {
         rank.backward(99);
-        rank.set->sync().reset();
-        rank.set->sync().zero_main_grads();
+        rank.stepper->sync().reset();
+        rank.stepper->sync().zero_main_grads();
       }
       const int64_t before = owners ? owners->launches() : 0;
       rank.backward(static_cast<int>(number));
       // With divided gradients backward waits for each bucket, two later. So it
       // does where collectives are checked. Then the number of launches by now
       // does not depend on timing.
-      const Sharding sharding = rank.set->sync().options().sharding;
+      const Sharding sharding = rank.stepper->sync().options().sharding;
       const bool is_counted = owners && (divides_gradients(sharding) ||
                                          (sharding == Sharding::kOptimizer &&
                                           owners->options().check_collectives));
@@ -142,8 +140,8 @@ TEST_P(OverlappedStep, GivesTheBitsOfOneRank) {
       if (kScales[number] > 0) {
         rank.step(kScales[number]);
       } else {
-        rank.set->finish();
-        rank.set->skip_step();
+        rank.stepper->finish();
+        rank.stepper->skip_step();
       }
     }
   };
@@ -197,15 +195,15 @@ TEST(OverlappedMuon, LeavesTheLastMatricesToTheNextForward) {
     const Tensor first = weight(1);
     const Tensor last = weight(kMatrices);
     one.step(1);
-    GradSync& sync = one.set->sync();
-    EXPECT_TRUE(sync.is_gathering());
+    GradSync& sync = one.stepper->sync();
+    EXPECT_TRUE(sync.weights().are_under_way());
     EXPECT_FALSE(torch::equal(weight(1), first));
     EXPECT_TRUE(torch::equal(weight(kMatrices), last));
-    sync.wait_for_weight(1);
+    sync.weights().need(sync.params()[1].owned.run);
     EXPECT_TRUE(torch::equal(weight(kMatrices), last));
-    sync.wait_for_weight(kMatrices);
+    sync.weights().need(sync.params()[kMatrices].owned.run);
     EXPECT_FALSE(torch::equal(weight(kMatrices), last));
-    EXPECT_FALSE(sync.is_gathering());
+    EXPECT_FALSE(sync.weights().are_under_way());
   });
 }
 

@@ -1,5 +1,5 @@
 // A parameter set visits trained and frozen parameters in every sharding.
-#include "brigade/optim/param_set.h"
+#include "brigade/optim/param_stepper.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ std::vector<Param> frozen_and_trained() {
   return params;
 }
 
-ParamSet make_set(
+ParamStepper make_stepper(
     const std::vector<Param>& params,
     const CommunicatorPtr& world,
     Sharding sharding) {
@@ -54,18 +54,19 @@ ParamSet make_set(
 }
 
 // (vector + 1) * the sum of the matrix, for each unit in turn.
-torch::Tensor train_a_step(ParamSet& set, const std::vector<Param>& params) {
-  GradSync& sync = set.sync();
+torch::Tensor train_a_step(
+    ParamStepper& stepper,
+    const std::vector<Param>& params) {
+  GradSync& sync = stepper.sync();
   torch::Tensor loss = torch::zeros({});
   for (size_t unit = 0; unit < 2; ++unit) {
-    if (ShardedWeights* weights = sync.sharded_weights())
-      weights->use(static_cast<int>(unit));
+    sync.weights().use(static_cast<int>(unit));
     const torch::Tensor scale =
         params[2 * unit].tensor.to(torch::kFloat).sum() / 1000;
     loss = loss + ((params[2 * unit + 1].tensor + 1) * scale).sum();
   }
   loss.backward();
-  set.optimizer().step(0.5, sync.grad_scale(), ops::AfterRead::kZero);
+  stepper.optimizer().step(0.5, sync.grad_scale(), ops::AfterRead::kZero);
   sync.reset();
   sync.gather_weights();
   return loss.detach();
@@ -73,9 +74,9 @@ torch::Tensor train_a_step(ParamSet& set, const std::vector<Param>& params) {
 
 using Saved = std::map<std::string, std::map<std::string, torch::Tensor>>;
 
-Saved save(const ParamSet& set) {
+Saved save(const ParamStepper& stepper) {
   Saved saved;
-  set.visit([&](const Param& param) {
+  stepper.sync().param_set().visit([&](const Param& param) {
     saved[param.name]["weight"] = param.tensor.clone();
     for (const State& state : param.states)
       saved[param.name][state.name] = state.tensor.clone();
@@ -83,8 +84,8 @@ Saved save(const ParamSet& set) {
   return saved;
 }
 
-void load(ParamSet& set, const Saved& saved) {
-  set.fill([&](const Param& param) {
+void load(ParamStepper& stepper, const Saved& saved) {
+  stepper.sync().param_set().fill([&](const Param& param) {
     const auto& of = saved.at(param.name);
     torch::Tensor(param.tensor).copy_(of.at("weight"));
     for (const State& state : param.states)
@@ -112,7 +113,7 @@ class ParamSets : public ::testing::TestWithParam<Sharding> {};
 
 TEST_P(ParamSets, StepsAndStatesEqualThoseOfOneRankWithFrozenParameters) {
   const auto alone = frozen_and_trained();
-  ParamSet one = make_set(alone, make_world_of_one(), Sharding::kNone);
+  ParamStepper one = make_stepper(alone, make_world_of_one(), Sharding::kNone);
   std::vector<torch::Tensor> losses;
   for (int step = 0; step < 3; ++step)
     losses.push_back(train_a_step(one, alone));
@@ -121,29 +122,29 @@ TEST_P(ParamSets, StepsAndStatesEqualThoseOfOneRankWithFrozenParameters) {
   EXPECT_EQ(expected.at("vector0").size(), 3);
   run_ranks(4, [&](const CommunicatorPtr& world) {
     const auto params = frozen_and_trained();
-    ParamSet set = make_set(params, world, GetParam());
-    EXPECT_EQ(set.numel(), 4 * 35);
+    ParamStepper stepper = make_stepper(params, world, GetParam());
+    EXPECT_EQ(stepper.sync().param_set().numel(), 4 * 35);
     for (int step = 0; step < 3; ++step)
-      EXPECT_TRUE(torch::equal(train_a_step(set, params), losses[step]));
-    expect_equal(save(set), expected);
+      EXPECT_TRUE(torch::equal(train_a_step(stepper, params), losses[step]));
+    expect_equal(save(stepper), expected);
   });
 }
 
 TEST_P(ParamSets, LoadedValuesAreTrainedAndSaved) {
   const auto alone = frozen_and_trained();
-  ParamSet one = make_set(alone, make_world_of_one(), Sharding::kNone);
+  ParamStepper one = make_stepper(alone, make_world_of_one(), Sharding::kNone);
   train_a_step(one, alone);
   Saved saved = save(one);
   saved["matrix1"]["weight"].fill_(3);
   load(one, saved);
   run_ranks(2, [&](const CommunicatorPtr& world) {
     const auto params = frozen_and_trained();
-    ParamSet set = make_set(params, world, GetParam());
-    load(set, saved);
-    set.optimizer().set_steps(one.optimizer().steps());
-    expect_equal(save(set), saved);
-    train_a_step(set, params);
-    EXPECT_EQ(save(set).at("matrix1").at("weight").min().item<float>(), 3);
+    ParamStepper stepper = make_stepper(params, world, GetParam());
+    load(stepper, saved);
+    stepper.optimizer().set_steps(one.optimizer().steps());
+    expect_equal(save(stepper), saved);
+    train_a_step(stepper, params);
+    EXPECT_EQ(save(stepper).at("matrix1").at("weight").min().item<float>(), 3);
   });
 }
 
@@ -159,7 +160,8 @@ TEST(ParamSet, FrozenWeightsLieSideBySide) {
     params.push_back({.name = name, .tensor = torch::ones({8, 16})});
   params.push_back(
       {.name = "adapter", .tensor = torch::ones({3}, torch::requires_grad())});
-  const ParamSet set = make_set(params, make_world_of_one(), Sharding::kNone);
+  const ParamStepper stepper =
+      make_stepper(params, make_world_of_one(), Sharding::kNone);
   // The last comes first, as with trained weights.
   for (size_t i = 0; i + 1 < 3; ++i) {
     EXPECT_TRUE(params[i].tensor.is_alias_of(params[i + 1].tensor));
@@ -167,7 +169,7 @@ TEST(ParamSet, FrozenWeightsLieSideBySide) {
         params[i].tensor.storage_offset(),
         params[i + 1].tensor.storage_offset() + 8 * 16);
   }
-  EXPECT_EQ(set.sync().segments().size(), 1);
+  EXPECT_EQ(stepper.sync().segments().size(), 1);
   EXPECT_FALSE(params[0].tensor.grad().defined());
 }
 
@@ -179,20 +181,22 @@ TEST(ParamSet, FrozenWeightsThatShareMemoryStayWhereTheyAre) {
         {.name = "tied", .tensor = mine.view({3, 4})},
         {.name = "trained",
          .tensor = torch::ones({3}, torch::requires_grad())}};
-    const ParamSet set = make_set(params, world, Sharding::kParameters);
+    const ParamStepper stepper =
+        make_stepper(params, world, Sharding::kParameters);
     EXPECT_TRUE(params[0].tensor.is_alias_of(params[1].tensor));
     EXPECT_EQ(params[0].tensor[5].item<float>(), 5);
-    EXPECT_EQ(save(set).at("tied").at("weight")[1][1].item<float>(), 5);
+    EXPECT_EQ(save(stepper).at("tied").at("weight")[1][1].item<float>(), 5);
   });
 }
 
 TEST(ParamSet, FrozenWeightsOfStage3AreDivided) {
   run_ranks(2, [](const CommunicatorPtr& world) {
     const auto params = frozen_and_trained();
-    const ParamSet set = make_set(params, world, Sharding::kParameters);
+    const ParamStepper stepper =
+        make_stepper(params, world, Sharding::kParameters);
     // No unit was used yet, so no rank has whole weights.
     EXPECT_EQ(params[2].tensor.storage().nbytes(), 0);
-    HeldUnit held(set.sync().sharded_weights());
+    HeldUnit held(stepper.sync().weights());
     held.hold(1);
     EXPECT_EQ(params[2].tensor[0][1].item<float>(), 101);
   });

@@ -43,9 +43,10 @@ TEST_P(ParamStatesTest, WholeStatesThatWereKeptAreGatheredOnEveryRank) {
   run_ranks(3, [](const CommunicatorPtr& group) {
     const auto sync = make_states_sync(group, GetParam());
     AdamW optimizer = make_states_optimizer(*sync);
-    const ParamStates states(*sync, optimizer);
+    note_states(*sync, optimizer);
+    const ParamSet& set = sync->param_set();
     for (int param = 0; param < 3; ++param) {
-      std::vector<State> whole = states.zeros(param);
+      std::vector<State> whole = set.zero_states(param);
       ASSERT_EQ(whole.size(), param == 1 ? 0U : 2U);
       for (size_t k = 0; k < whole.size(); ++k) {
         const torch::Tensor& tensor = whole[k].tensor;
@@ -53,10 +54,10 @@ TEST_P(ParamStatesTest, WholeStatesThatWereKeptAreGatheredOnEveryRank) {
             torch::arange(tensor.numel()).view(tensor.sizes()) +
             (100.0 * param + 10.0 * static_cast<double>(k)));
       }
-      states.keep(param, whole);
+      set.keep_states(param, whole);
     }
     for (const FlatSegment& segment : sync->segments()) {
-      const auto gathered = states.gather(segment);
+      const auto gathered = set.gather_states(segment);
       for (size_t s = 0; s < gathered.size(); ++s) {
         const int param = segment.slots[s].param;
         ASSERT_EQ(gathered[s].size(), param == 1 ? 0U : 2U);
@@ -89,7 +90,7 @@ TEST(ParamStates, AnOptimizerOfOtherMemoryIsRefused) {
       make_states_sync(testing::make_world_of_one(), Sharding::kNone);
   AdamW other(
       {{"elsewhere", torch::zeros({4}), torch::zeros({4})}}, AdamWOptions{});
-  EXPECT_THROW(ParamStates(*sync, other), UsageError);
+  EXPECT_THROW(note_states(*sync, other), UsageError);
 }
 
 }  // namespace

@@ -98,8 +98,7 @@ void step(
     Optimizer& optimizer,
     const std::vector<Param>& params,
     int number) {
-  if (ShardedWeights* weights = sync.sharded_weights())
-    weights->use(0);
+  sync.weights().use(0);
   Tensor loss = torch::zeros({});
   for (const Param& param : params) {
     const auto i = torch::arange(param.tensor.numel(), torch::kFloat);
@@ -117,8 +116,7 @@ void step(
 using Weights = std::map<std::string, Tensor>;
 
 Weights weights_of(GradSync& sync, const std::vector<Param>& params) {
-  sync.wait_for_weights();
-  HeldUnit held(sync.sharded_weights());
+  HeldUnit held(sync.weights());
   held.hold(0);
   Weights result;
   for (const Param& param : params)

@@ -34,7 +34,7 @@ struct BufferedParams {
   }
   BucketPlan make_plan(BucketOrder order) const {
     return plan_buckets(
-        bucket_params_of(params),
+        bucket_params_of(params, Sharding::kNone),
         initial_order(order, static_cast<int>(params.size())),
         {.capacity_bytes = 800,
          .first_bucket_bytes = 800,
@@ -140,7 +140,7 @@ TEST(ParamMemory, TakesTheValuesOfParametersThatWereGivenOtherMemory) {
   frozen.group = of.params[0].group;
   of.params.push_back(frozen);
   ParamMemory memory(
-      with_frozen(of.plan, of.params, {}),
+      with_frozen(of.plan, of.params, Sharding::kNone, {}),
       of.params,
       FlatWeights::kMove,
       Sharding::kNone);

@@ -395,7 +395,7 @@ TEST(ShardedWeightsOnTheirWay, AreWaitedForByTheModuleAndTheWrappersEnd) {
         if (reads_through_wrapper) {
           const double last = model->weight[1499][1499].item<double>();
           const double first = model->weight[0][0].item<double>();
-          model.sync().wait_for_weights();
+          model.sync().weights().need_all();
           EXPECT_EQ(last, net->weight[1499][1499].item<double>());
           EXPECT_EQ(first, net->weight[0][0].item<double>());
         }

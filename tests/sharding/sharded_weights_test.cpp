@@ -194,7 +194,7 @@ TEST(ShardedWeights, AreNeverMoreThanTwoUnits) {
   run_ranks(2, [](const CommunicatorPtr& world) {
     const auto net = std::make_shared<UnitNet>();
     WrappedUnits model(net, world, unit_options(Sharding::kParameters));
-    ShardedWeights& weights = *model.sync().sharded_weights();
+    ShardedWeights& weights = *model.sync().weights().units();
     EXPECT_EQ(weights.units(), 4);  // three blocks, and the rest
     EXPECT_EQ(whole_units(weights), 0);
     size_t most = 0;
@@ -235,7 +235,7 @@ TEST(ShardedWeights, AreSentAtMostTwicePerStepAndOneAhead) {
     DataParallel<torch::nn::Sequential> model(
         net, given, unit_options(Sharding::kParameters));
     AdamW optimizer = make_adamw(model.sync(), 0.0);
-    EXPECT_EQ(model.sync().sharded_weights()->units(), 6);
+    EXPECT_EQ(model.sync().weights().units()->units(), 6);
     constexpr int64_t kUnitBytes = 16 * 16 * sizeof(float);
     for (int step = 0; step < 3; ++step) {
       const int64_t before = given->launches();

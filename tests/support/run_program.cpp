@@ -65,7 +65,7 @@ class WrappedRun {
   ProgramValues values() {
     if (program_.options.sharding != Sharding::kParameters) {
       if (program_.options.gather == GatherMode::kOverlapForward)
-        model_.sync().wait_for_weights();
+        model_.sync().weights().need_all();
       return values_of(*net_);
     }
     const FullWeights whole(model_.sync());

@@ -196,7 +196,7 @@ class FlippedBit : public CheckedRun {
       if (rank == 1)
         accumulator->add_pre_hook(std::make_unique<Flip>(weight, calls));
       step.run(1);
-      step.stages().front()->sync().wait_for_weights();
+      step.stages().front()->sync().weights().need_all();
       const torch::Tensor before = weight.detach().clone();
       try {
         step.run(2);

@@ -119,7 +119,7 @@ TEST_P(MetaDevice, AStepReadsTheDeviceOnceAndWaitsForAllThatItLaunched) {
       EXPECT_GT(ledger->launches, before);
     }
     for (const auto& stage : step->stages())
-      stage->sync().wait_for_weights();
+      stage->sync().weights().need_all();
     EXPECT_EQ(ledger->waited, ledger->launches - GetParam().early_gathers);
     EXPECT_EQ(ledger->waited_on_host, 0);
     for (const auto& stage : step->stages()) {

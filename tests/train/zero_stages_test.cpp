@@ -129,7 +129,7 @@ TEST(ZeroStage3, HoldsTheWeightsOfTwoUnits) {
         mesh,
         0,
         whole_model(*config.model.decoder));
-    ShardedWeights& weights = *runtime.sync().sharded_weights();
+    ShardedWeights& weights = *runtime.sync().weights().units();
     EXPECT_EQ(whole_units(weights), 0);
     const int64_t layers = config.model.decoder->num_hidden_layers;
     EXPECT_EQ(weights.units(), layers + 1);  // its head is tied

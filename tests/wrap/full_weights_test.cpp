@@ -169,7 +169,7 @@ TEST(ShardedWeights, AReadOnOneRankAloneEndsInAnErrorAndNoAbort) {
 
 TEST(ShardedWeights, AUnitThatThereIsNotOrThatNobodyHoldsIsAnErrorAndNoAbort) {
   auto model = make_held(make_world_of_one());
-  ShardedWeights& weights = *model.sync().sharded_weights();
+  ShardedWeights& weights = *model.sync().weights().units();
   EXPECT_THAT(
       message_of<UsageError>([&] { weights.let_go(1); }),
       HasSubstr("let_go(1): nobody holds that unit"));

@@ -221,7 +221,7 @@ TEST_P(GatherObserverTest, AfterForwardAllWeightsAreThere) {
     run.net->uses_last = false;
     run.model.forward(torch::ones({1, kWidth}));
     EXPECT_EQ(run.waited().size(), 7);
-    EXPECT_FALSE(run.model.sync().is_gathering());
+    EXPECT_FALSE(run.model.sync().weights().are_under_way());
   });
 }
 
@@ -232,7 +232,7 @@ TEST_P(GatherObserverTest, ForwardWaitsForAllWeightsWhereNobodyObserves) {
     bool is_first = true;
     run.net->on_layer = [&](const std::string&) {
       if (std::exchange(is_first, false)) {
-        EXPECT_FALSE(run.model.sync().is_gathering());
+        EXPECT_FALSE(run.model.sync().weights().are_under_way());
       }
     };
     run.model.forward(torch::ones({1, kWidth}));

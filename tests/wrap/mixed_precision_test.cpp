@@ -160,7 +160,7 @@ TEST(MixedPrecision, BrigadesAdamWStepsFloat32ParametersInTheFlatMemory) {
         optimizer.step(0.05, model.sync().grad_scale(), ops::AfterRead::kZero);
         model.gather_weights();
       }
-      model.sync().wait_for_weights();
+      model.sync().weights().need_all();
       for (size_t i = 0; i < expected.size(); ++i) {
         EXPECT_TRUE(
             torch::allclose(model->parameters()[i], expected[i], 1e-4, 1e-5))
@@ -277,7 +277,7 @@ TEST(MixedPrecision, KeptParametersAndBatchNormsComputeInFloat32) {
            .keep = {"0.bias"}}));
   const auto copy_of = [&](const std::string& name) {
     return model.sync()
-        .params()[static_cast<size_t>(model.sync().param_index(name))]
+        .params()[static_cast<size_t>(model.sync().param_set().index_of(name))]
         .compute_copy;
   };
   EXPECT_EQ(copy_of("0.weight").scalar_type(), torch::kBFloat16);

@@ -136,7 +136,7 @@ class UserRun {
   void with_weights(const std::function<void()>& body, size_t model = 0) {
     std::optional<FullWeights> whole;
     if (!is_plain()) {
-      models_[model]->sync().wait_for_weights();
+      models_[model]->sync().weights().need_all();
       whole.emplace(models_[model]->sync());
     }
     body();
