@@ -37,116 +37,117 @@ ProcessMesh::ProcessMesh(
       backend_(std::move(backend)) {
   if (options_.member_names.empty())
     options_.member_names = rank_names(dims);
+  using enum Connection;
+  const auto add = [this](
+                       const std::string& name,
+                       Connection connection,
+                       const Colour& colour) {
+    named_[name] = split(name, connection, colour);
+  };
   // The order is the same on every rank, so that no rank waits for a peer that
   // waits in another group.
-  world_ = join_grid("world", {kAxes.begin(), kAxes.end()});
-  dp_cp_ = join_by_host(
-      "dp_cp", dims.members(kReplicaAxes, rank), backend_.hierarchy);
+  add("world", kAlongAxes, along_axes({kAxes.begin(), kAxes.end()}));
+  add("dp_cp", kByHost, along_axes(kReplicaAxes));
   for (const Axis axis : kAxes)
-    axes_[axis] = join(to_string(axis), dims.members({axis}, rank));
-  sequence_ = join("sequence", dims.members(kSequenceAxes, rank));
-  model_ = join_grid("model", kModelAxes);
-  embedding_ = split("embedding", [&](Coordinate at) {
+    add(to_string(axis), kFull, along_axes({axis}));
+  add("sequence", kFull, along_axes(kSequenceAxes));
+  add("model", kAlongAxes, along_axes(kModelAxes));
+  add("embedding", kFull, [&](Coordinate at) {
     // The two ends of a pipeline form one group.
     if (at.pp == dims.pp - 1)
       at.pp = 0;
     return at.values();
   });
-  expert_parallel_ = split("ep", dims.expert_parallel());
-  // Not split() if all replicas hold them: dp_cp_ may sum by host.
-  all_expert_replicas_ =
-      dims.ep == 1 ? dp_cp_ : split("expert_replicas", dims.expert_replicas());
-  expert_replicas_ = all_expert_replicas_;
-  replicas_ = dp_cp_;
-  between_groups_ = make_self_communicator({.name = "between_groups"});
+  add("ep", kFull, dims.expert_parallel());
+  // If all replicas hold all experts: dp_cp() itself, which may sum by host.
+  named_["expert_replicas"] =
+      dims.ep == 1 ? dp_cp()
+                   : split("expert_replicas", kFull, dims.expert_replicas());
+  named_["group's expert_replicas"] = all_expert_replicas();
+  named_["replicas"] = dp_cp();
+  named_["between_groups"] = make_self_communicator({.name = "between_groups"});
 }
 
 CommunicatorPtr ProcessMesh::split(
     const std::string& name,
+    Connection connection,
     const Colour& colour) const {
-  std::vector<int> members = dims_.members(colour, rank_);
-  if (!grids_.contains(members))
-    return join(name, std::move(members));
-  CommunicatorPtr& communicator = connected_[members];
-  if (!communicator)
-    communicator = make_group(name, members);
-  return communicator;
+  CommunicatorOptions group = options_of(name, dims_.members(colour, rank_));
+  if (connection == Connection::kAlongAxes)
+    return join_along_axes(group);
+  if (connection == Connection::kByHost)
+    return join_by_host(group);
+  if (connection == Connection::kFull)
+    return join(group);
+  group.name += fmt::format(" {}", apart_.size());
+  return apart_.emplace_back(make_group(group));
 }
 
-CommunicatorPtr ProcessMesh::split_apart(
-    const std::string& name,
-    const Colour& colour) const {
-  return apart_.emplace_back(make_group(
-      fmt::format("{} {}", name, apart_.size()), dims_.members(colour, rank_)));
+CommunicatorPtr ProcessMesh::join(const CommunicatorOptions& group) const {
+  const auto known = full_.find(group.members);
+  return known != full_.end()
+             ? known->second
+             : full_.emplace(group.members, make_group(group)).first->second;
 }
 
-CommunicatorPtr ProcessMesh::join(
-    const std::string& name,
-    std::vector<int> members) const {
-  if (const auto known = by_members_.find(members); known != by_members_.end())
-    return known->second;
-  CommunicatorPtr communicator = make_group(name, members);
-  by_members_.emplace(std::move(members), communicator);
-  return communicator;
-}
-
-CommunicatorPtr ProcessMesh::join_grid(
-    const std::string& name,
-    const std::vector<Axis>& axes) {
-  std::vector<int> members = dims_.members(axes, rank_);
-  std::vector<Axis> several;
-  for (const Axis axis : axes) {
-    if (dims_[axis] > 1)
-      several.push_back(axis);
+CommunicatorPtr ProcessMesh::join_along_axes(
+    const CommunicatorOptions& group) const {
+  const Coordinate first = dims_.coordinate(group.members.front());
+  const Coordinate last = dims_.coordinate(group.members.back());
+  std::vector<Axis> axes;
+  for (const Axis axis : kAxes) {
+    if (first[axis] != last[axis])
+      axes.push_back(axis);
   }
-  if (several.size() < 2 || members.size() <= kFullyConnectedRanks)
-    return join(name, std::move(members));
-  if (const auto known = by_members_.find(members); known != by_members_.end())
+  if (axes.size() < 2 || group.members.size() <= kFullyConnectedRanks ||
+      group.members != dims_.members(along_axes(axes), rank_))
+    return join(group);
+  if (const auto known = grids_.find(group.members); known != grids_.end())
     return known->second;
   if (!grid_worker_)
     grid_worker_ = std::make_shared<SequentialWorker>();
   std::vector<CommunicatorPtr> along;
-  for (const Axis axis : several) {
-    CommunicatorPtr& group = grid_axes_[axis];
-    if (!group)
-      group = make_group(
+  for (const Axis axis : axes) {
+    CommunicatorPtr& of_axis = grid_axes_[axis];
+    if (!of_axis)
+      of_axis = make_group(options_of(
           fmt::format("world along {}", to_string(axis)),
-          dims_.members({axis}, rank_));
-    along.push_back(group);
+          dims_.members(along_axes({axis}), rank_)));
+    along.push_back(of_axis);
   }
-  const auto communicator =
-      make_grid_group(along, grid_worker_, options_of(name, members));
-  grids_.insert(members);
-  by_members_.emplace(std::move(members), communicator);
-  return communicator;
+  return grids_
+      .emplace(group.members, make_grid_group(along, grid_worker_, group))
+      .first->second;
 }
 
 CommunicatorOptions ProcessMesh::options_of(
     const std::string& name,
-    const std::vector<int>& members) const {
+    std::vector<int> members) const {
   CommunicatorOptions options = options_;
   options.name = name;
-  options.members = members;
+  options.members = std::move(members);
   options.member_names.clear();
-  for (const int member : members)
+  for (const int member : options.members)
     options.member_names.push_back(
         options_.member_names.at(static_cast<size_t>(member)));
   return options;
 }
 
 CommunicatorPtr ProcessMesh::make_group(
-    const std::string& name,
-    const std::vector<int>& members) const {
+    const CommunicatorOptions& group) const {
+  const std::vector<int>& members = group.members;
   const auto here = std::find(members.begin(), members.end(), rank_);
-  BRIGADE_ASSERT(here != members.end(), "rank {} outside '{}'", rank_, name);
+  BRIGADE_ASSERT(
+      here != members.end(), "rank {} outside '{}'", rank_, group.name);
   StorePtr store;
   if (members.size() > 1 && store_)
-    store = store_->with_prefix(fmt::format("{}/{}", name, members.front()));
+    store =
+        store_->with_prefix(fmt::format("{}/{}", group.name, members.front()));
   return make_communicator(
       store,
       static_cast<int>(here - members.begin()),
       static_cast<int>(members.size()),
-      options_of(name, members),
+      group,
       backend_);
 }
 
@@ -167,24 +168,19 @@ void ProcessMesh::divide_replicas(int groups) {
   replica_groups_ = groups;
   const int dp_of_group = dims_.dp / groups;
   const int replicas_of_group = dims_.replicas() / groups;
-  const std::vector<int> own = dims_.members(
-      [&](const Coordinate& at) {
+  named_["replicas"] =
+      split("replicas", Connection::kByHost, [&](const Coordinate& at) {
         return at.part_colour({at.dp / dp_of_group});
-      },
-      rank_);
-  // A group inside one host has nothing to gain, whatever was asked for.
-  replicas_ = join_by_host(
-      "replicas",
-      own,
-      backend_.hierarchy == HierarchyChoice::kOff ? HierarchyChoice::kOff
-                                                  : HierarchyChoice::kAuto);
-  expert_replicas_ =
-      dims_.ep == 1
-          ? replicas_
-          : split("group's expert_replicas", [&](const Coordinate& at) {
-              return at.part_colour(
-                  {dims_.expert_rank(at), at.dp / dp_of_group});
-            });
+      });
+  named_["group's expert_replicas"] =
+      dims_.ep == 1 ? replicas()
+                    : split(
+                          "group's expert_replicas",
+                          Connection::kFull,
+                          [&](const Coordinate& at) {
+                            return at.part_colour(
+                                {dims_.expert_rank(at), at.dp / dp_of_group});
+                          });
   const std::vector<int> firsts = dims_.members(
       [&](const Coordinate& at) {
         const int replica = dims_.replica(at) % replicas_of_group;
@@ -192,14 +188,16 @@ void ProcessMesh::divide_replicas(int groups) {
         return at.part_colour({is_first ? -1 - replica : dims_.rank(at)});
       },
       rank_);
-  between_groups_ = make_group("between_groups", firsts);
+  named_["between_groups"] = make_group(options_of("between_groups", firsts));
 }
 
 CommunicatorPtr ProcessMesh::join_by_host(
-    const std::string& name,
-    const std::vector<int>& members,
-    HierarchyChoice choice) {
-  const CommunicatorPtr whole = join(name, members);
+    const CommunicatorOptions& group) const {
+  const std::vector<int>& members = group.members;
+  const auto known = grids_.find(members);
+  const CommunicatorPtr whole =
+      known != grids_.end() ? known->second : join(group);
+  const HierarchyChoice choice = backend_.hierarchy;
   // NCCL knows its own paths between hosts.
   const bool is_wanted =
       choice != HierarchyChoice::kOff && backend_.backend != Backend::kNccl;
@@ -211,7 +209,9 @@ CommunicatorPtr ProcessMesh::join_by_host(
             : backend_.hosts.at(static_cast<size_t>(member)));
   const auto grid = is_wanted ? find_host_grid(hosts) : std::nullopt;
   if (!grid) {
-    if (choice == HierarchyChoice::kOn)
+    // A part of the replicas that is inside one host has nothing to gain,
+    // whatever was asked for.
+    if (choice == HierarchyChoice::kOn && replica_groups_ == 1)
       throw ConfigError(fmt::format(
           "[config] /distributed/hierarchical_reduction = \"on\" needs the "
           "backend \"gloo\" or \"mpi\", and several hosts with several and as "
@@ -222,41 +222,37 @@ CommunicatorPtr ProcessMesh::join_by_host(
                                  : fmt::format("{}", fmt::join(hosts, ", "))));
     return whole;
   }
+  const std::string& host = hosts[static_cast<size_t>(whole->rank())];
   std::vector<int> inside;
-  std::vector<int> across;
-  std::string host;
-  for (size_t i = 0; i < grid->ranks.size(); ++i) {
-    const std::vector<int>& ranks = grid->ranks[i];
-    const auto here = std::find(ranks.begin(), ranks.end(), whole->rank());
-    if (here == ranks.end())
-      continue;
-    host = grid->names[i];
-    for (const int rank : ranks)
-      inside.push_back(members[static_cast<size_t>(rank)]);
-    for (const auto& others : grid->ranks)
-      across.push_back(members[static_cast<size_t>(
-          others[static_cast<size_t>(here - ranks.begin())])]);
+  for (size_t i = 0; i < members.size(); ++i) {
+    if (hosts[i] == host)
+      inside.push_back(members[i]);
   }
+  const auto place = static_cast<size_t>(
+      std::find(inside.begin(), inside.end(), rank_) - inside.begin());
+  std::vector<int> across;
+  for (const std::vector<int>& ranks : grid->ranks)
+    across.push_back(members[static_cast<size_t>(ranks[place])]);
   const HierarchicalGroups groups{
       .whole = whole,
-      .inside = make_group(fmt::format("{} on {}", name, host), inside),
-      .across = make_group(name + " across hosts", across)};
+      .inside = make_group(
+          options_of(fmt::format("{} on {}", group.name, host), inside)),
+      .across = make_group(options_of(group.name + " across hosts", across))};
   by_host_.insert(by_host_.end(), {groups.inside, groups.across});
   return make_hierarchical_communicator(groups, *grid);
 }
 
-const CommunicatorPtr& ProcessMesh::axis(Axis axis) const {
-  return axes_.at(axis);
-}
-
 std::vector<CommunicatorPtr> ProcessMesh::all() const {
   std::vector<CommunicatorPtr> result;
-  for (const auto& [members, communicator] : by_members_)
-    result.push_back(communicator);
-  for (const auto& [members, communicator] : connected_)
-    result.push_back(communicator);
-  if (between_groups_->size() > 1)
-    result.push_back(between_groups_);
+  auto by_members = grids_;
+  auto full_besides = full_;
+  by_members.merge(full_besides);  // leaves those of the same members
+  for (const auto* groups : {&by_members, &full_besides}) {
+    for (const auto& [members, communicator] : *groups)
+      result.push_back(communicator);
+  }
+  if (between_groups()->size() > 1)
+    result.push_back(between_groups());
   result.insert(result.end(), apart_.begin(), apart_.end());
   result.insert(result.end(), by_host_.begin(), by_host_.end());
   for (const auto& [axis, communicator] : grid_axes_)

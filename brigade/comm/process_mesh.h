@@ -8,7 +8,6 @@
 
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -19,6 +18,22 @@
 #include "brigade/topology/parallel_dims.h"
 
 namespace brigade {
+
+// How the ranks of a group are connected.
+enum class Connection {
+  // Each with each. Groups with the same members share one communicator.
+  kFull,
+  // If many, and all the ranks along several axes, along these axes alone
+  // (comm/sums/grid_group.h); else as kFull.
+  kAlongAxes,
+  // As a group with the same members is, else as kFull. Sums go by host where
+  // the backend, its `hierarchy` and the hosts allow it. Throws ConfigError if
+  // `hierarchy` is kOn and the others do not, until replicas are divided.
+  kByHost,
+  // Each with each by a communicator of its own, whose launches are not ordered
+  // with those of other groups of the same members. Its name gets a number.
+  kApart,
+};
 
 class ProcessMesh {
  public:
@@ -38,17 +53,20 @@ class ProcessMesh {
   // The device of this rank's model tensors.
   const torch::Device& device() const { return options_.device; }
 
-  const CommunicatorPtr& world() const { return world_; }
-  const CommunicatorPtr& axis(Axis axis) const;  // this rank's group
+  const CommunicatorPtr& world() const { return named_.at("world"); }
+  // This rank's group along the axis.
+  const CommunicatorPtr& axis(Axis axis) const {
+    return named_.at(to_string(axis));
+  }
   // The ranks that share this rank's sequences.
-  const CommunicatorPtr& sequence() const { return sequence_; }
+  const CommunicatorPtr& sequence() const { return named_.at("sequence"); }
   // The store of the rendezvous, as passed to the constructor; may be null in a
   // world of one.
   const StorePtr& store() const { return store_; }
   // The group that sums gradients: the replicas of this rank's weights. If they
   // are on several hosts, it may sum by host
   // (comm/sums/hierarchical_communicator.h).
-  const CommunicatorPtr& dp_cp() const { return dp_cp_; }
+  const CommunicatorPtr& dp_cp() const { return named_.at("dp_cp"); }
 
   // Cuts the replicas into groups of neighbouring dp coordinates that train
   // apart from one another (distributed.local_steps; DiLoCo). Collective;
@@ -58,62 +76,56 @@ class ProcessMesh {
   int replica_groups() const { return replica_groups_; }
   int replica_group() const;  // this rank's, from 0
   // The part of dp_cp() that is in this rank's group; dp_cp() until divided.
-  const CommunicatorPtr& replicas() const { return replicas_; }
+  const CommunicatorPtr& replicas() const { return named_.at("replicas"); }
   // Connects the first ranks of all replica groups that hold the same weights
   // as this one, in the order of the groups; a group of one on ranks that are
   // not first. If experts are divided, the first dims().ep replicas of a group
   // are first for the experts that they hold, and the very first one for all
   // else. Not shared with other axes, because long transfers run on it.
-  const CommunicatorPtr& between_groups() const { return between_groups_; }
+  const CommunicatorPtr& between_groups() const {
+    return named_.at("between_groups");
+  }
   // The shards of one replica of the model: the ranks of pp x tp.
-  const CommunicatorPtr& model() const { return model_; }
+  const CommunicatorPtr& model() const { return named_.at("model"); }
   // The first and the last stage with this rank's other coordinates, which
   // share a tied embedding; a group of one on the stages between them and when
   // pp is 1.
-  const CommunicatorPtr& embedding() const { return embedding_; }
+  const CommunicatorPtr& embedding() const { return named_.at("embedding"); }
 
   // The ranks among which one set of experts is divided (dims().ep of dp x cp):
   // expert parallelism.
-  const CommunicatorPtr& expert_parallel() const { return expert_parallel_; }
+  const CommunicatorPtr& expert_parallel() const { return named_.at("ep"); }
   // The group that sums the gradients of experts: the ranks of replicas() that
   // hold the same ones; replicas() if experts are not divided.
-  const CommunicatorPtr& expert_replicas() const { return expert_replicas_; }
+  const CommunicatorPtr& expert_replicas() const {
+    return named_.at("group's expert_replicas");
+  }
   // The same over all replica groups.
   const CommunicatorPtr& all_expert_replicas() const {
-    return all_expert_replicas_;
+    return named_.at("expert_replicas");
   }
 
   // The group of the ranks that have this rank's colour, in rank order.
-  // Collective over all ranks, which call it in the same order; groups with the
-  // same members share one communicator.
-  CommunicatorPtr split(const std::string& name, const Colour& colour) const;
-  // The same with a communicator of its own, whose launches are not ordered
-  // with those of other groups of the same members.
-  CommunicatorPtr split_apart(const std::string& name, const Colour& colour)
-      const;
+  // Collective over all ranks, which call it in the same order.
+  CommunicatorPtr split(
+      const std::string& name,
+      Connection connection,
+      const Colour& colour) const;
 
   // Every communicator once, for reports and tests.
   std::vector<CommunicatorPtr> all() const;
 
  private:
-  CommunicatorPtr join(const std::string& name, std::vector<int> members) const;
+  // What all of this mesh's groups have, with a name and members.
   CommunicatorOptions options_of(
       const std::string& name,
-      const std::vector<int>& members) const;
-  // A group of this mesh's ranks, this rank among them.
-  CommunicatorPtr make_group(
-      const std::string& name,
-      const std::vector<int>& members) const;
-  // The ranks that differ along these axes, as one group or as a grid's group.
-  CommunicatorPtr join_grid(
-      const std::string& name,
-      const std::vector<Axis>& axes);
-  // Makes the group of replicas, summing by host if `choice` says so and the
-  // hosts allow it. Throws ConfigError if it must be by host but cannot.
-  CommunicatorPtr join_by_host(
-      const std::string& name,
-      const std::vector<int>& members,
-      HierarchyChoice choice);
+      std::vector<int> members) const;
+  // Connects a group, which has this rank, each with each.
+  CommunicatorPtr make_group(const CommunicatorOptions& group) const;
+  // split() for each Connection; join(): kFull.
+  CommunicatorPtr join(const CommunicatorOptions& group) const;
+  CommunicatorPtr join_along_axes(const CommunicatorOptions& group) const;
+  CommunicatorPtr join_by_host(const CommunicatorOptions& group) const;
 
   ParallelDims dims_;
   int rank_;
@@ -121,31 +133,18 @@ class ProcessMesh {
   StorePtr store_;
   CommunicatorOptions options_;
   BackendOptions backend_;
-  // The groups so far, so that the same members are connected once.
-  mutable std::map<std::vector<int>, CommunicatorPtr> by_members_;
-  // The members of groups that go only along axes. split() connects such
-  // members fully, because rows with uneven splits are not exchanged along
-  // axes.
-  std::set<std::vector<int>> grids_;
-  mutable std::map<std::vector<int>, CommunicatorPtr> connected_;
-  mutable std::vector<CommunicatorPtr> apart_;  // of split_apart()
-  std::vector<CommunicatorPtr> by_host_;        // what replicas go over besides
-  // The groups of the axes that world_ and model_ go along, and the thread that
-  // does it.
-  std::map<Axis, CommunicatorPtr> grid_axes_;
-  std::shared_ptr<SequentialWorker> grid_worker_;
-  CommunicatorPtr world_;
-  CommunicatorPtr dp_cp_;
   int replica_groups_ = 1;
-  CommunicatorPtr replicas_;
-  CommunicatorPtr between_groups_;
-  CommunicatorPtr sequence_;
-  CommunicatorPtr model_;
-  CommunicatorPtr embedding_;
-  CommunicatorPtr expert_parallel_;
-  CommunicatorPtr expert_replicas_;
-  std::map<Axis, CommunicatorPtr> axes_;
-  CommunicatorPtr all_expert_replicas_;
+  std::map<std::string, CommunicatorPtr> named_;  // what the accessors return
+  // The groups so far by members, so that the same ones are connected once:
+  // fully, and along axes alone. A grid of kAlongAxes may be connected fully as
+  // well, because rows with uneven splits are not exchanged along axes.
+  mutable std::map<std::vector<int>, CommunicatorPtr> full_;
+  mutable std::map<std::vector<int>, CommunicatorPtr> grids_;
+  // The groups of the axes that grids go along, and the thread that does it.
+  mutable std::map<Axis, CommunicatorPtr> grid_axes_;
+  mutable std::shared_ptr<SequentialWorker> grid_worker_;
+  mutable std::vector<CommunicatorPtr> apart_;    // of Connection::kApart
+  mutable std::vector<CommunicatorPtr> by_host_;  // inside and across hosts
 };
 
 }  // namespace brigade

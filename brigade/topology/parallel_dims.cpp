@@ -270,9 +270,6 @@ std::vector<int> ParallelDims::members(const Colour& colour, int rank) const {
   return result;
 }
 
-namespace {
-
-// What stays the same along these axes: the coordinates on all others.
 Colour along_axes(const std::vector<Axis>& along) {
   return [along](const Coordinate& at) {
     std::vector<int> fixed;
@@ -282,13 +279,6 @@ Colour along_axes(const std::vector<Axis>& along) {
     }
     return fixed;
   };
-}
-
-}  // namespace
-
-std::vector<int> ParallelDims::members(const std::vector<Axis>& along, int rank)
-    const {
-  return members(along_axes(along), rank);
 }
 
 std::vector<std::vector<int>> ParallelDims::groups(

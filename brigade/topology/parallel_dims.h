@@ -74,6 +74,9 @@ struct Coordinate {
 // Ranks of one colour form a group: where two coordinates have the same colour,
 // their ranks are in one.
 using Colour = std::function<std::vector<int>(const Coordinate& at)>;
+// The colour of the ranks that differ along these axes alone: the coordinates
+// on all others.
+Colour along_axes(const std::vector<Axis>& along);
 
 // Sizes of the axes. Everything but validate() expects sizes that
 // validate() accepted.
@@ -131,8 +134,6 @@ struct ParallelDims {
 
   // The ranks of `rank`'s colour, ascending; `rank` is among them.
   std::vector<int> members(const Colour& colour, int rank) const;
-  // The ranks that differ from `rank` along these axes alone, ascending.
-  std::vector<int> members(const std::vector<Axis>& along, int rank) const;
   // Every group along these axes, in the order of their lowest rank; together
   // they hold each rank once.
   std::vector<std::vector<int>> groups(const std::vector<Axis>& along) const;

@@ -70,9 +70,10 @@ RanksOf matrix_ranks(const ProcessMesh& mesh) {
   return [&mesh, ranks = CommunicatorPtr()](const Param&) mutable {
     if (!ranks) {
       const int dp_of_group = mesh.dims().dp / mesh.replica_groups();
-      ranks = mesh.split_apart("matrix owners", [&](const Coordinate& at) {
-        return std::vector<int>{at.pp, at.dp / dp_of_group};
-      });
+      ranks = mesh.split(
+          "matrix owners", Connection::kApart, [&](const Coordinate& at) {
+            return std::vector<int>{at.pp, at.dp / dp_of_group};
+          });
     }
     return ranks;
   };

@@ -31,15 +31,15 @@ TEST(ProcessMesh, EveryGroupHoldsTheRanksOfTheGrid) {
           EXPECT_EQ(mesh.axis(axis)->rank(), mesh.coordinate()[axis]);
           EXPECT_EQ(
               sum_of_ranks(mesh.axis(axis), rank),
-              sum(dims.members({axis}, rank)));
+              sum(dims.members(along_axes({axis}), rank)));
         }
         EXPECT_EQ(
             sum_of_ranks(mesh.dp_cp(), rank),
-            sum(dims.members(kReplicaAxes, rank)));
+            sum(dims.members(along_axes(kReplicaAxes), rank)));
         EXPECT_EQ(mesh.model()->size(), dims.pp * dims.tp);
         EXPECT_EQ(
             sum_of_ranks(mesh.embedding(), rank),
-            sum(dims.members({Axis::kPp}, rank)));
+            sum(dims.members(along_axes({Axis::kPp}), rank)));
       });
 }
 

@@ -29,11 +29,12 @@ TEST(ParallelDims, NumbersRanksInPicotronsOrderTpFastest) {
 
 TEST(ParallelDims, ListsTheMembersOfEachAxis) {
   const ParallelDims dims{.dp = 2, .tp = 2, .pp = 2, .cp = 2};
-  EXPECT_THAT(dims.members({Axis::kTp}, 5), ElementsAre(4, 5));
-  EXPECT_THAT(dims.members({Axis::kCp}, 5), ElementsAre(5, 7));
-  EXPECT_THAT(dims.members({Axis::kPp}, 5), ElementsAre(1, 5));
-  EXPECT_THAT(dims.members({Axis::kDp}, 5), ElementsAre(5, 13));
-  EXPECT_THAT(dims.members(kReplicaAxes, 5), ElementsAre(5, 7, 13, 15));
+  EXPECT_THAT(dims.members(along_axes({Axis::kTp}), 5), ElementsAre(4, 5));
+  EXPECT_THAT(dims.members(along_axes({Axis::kCp}), 5), ElementsAre(5, 7));
+  EXPECT_THAT(dims.members(along_axes({Axis::kPp}), 5), ElementsAre(1, 5));
+  EXPECT_THAT(dims.members(along_axes({Axis::kDp}), 5), ElementsAre(5, 13));
+  EXPECT_THAT(
+      dims.members(along_axes(kReplicaAxes), 5), ElementsAre(5, 7, 13, 15));
 }
 
 TEST(ParallelDims, GroupsOfAnAxisHoldEachRankOnce) {
@@ -48,7 +49,7 @@ TEST(ParallelDims, GroupsOfAnAxisHoldEachRankOnce) {
         EXPECT_EQ(static_cast<int>(group.size()), dims[axis]);
         for (size_t i = 0; i < group.size(); ++i) {
           EXPECT_EQ(dims.coordinate(group[i])[axis], static_cast<int>(i));
-          EXPECT_EQ(dims.members({axis}, group[i]), group);
+          EXPECT_EQ(dims.members(along_axes({axis}), group[i]), group);
         }
         seen.insert(group.begin(), group.end());
       }
