@@ -169,12 +169,12 @@ class HierarchicalCommunicator : public Communicator {
 
 std::optional<HostGrid> find_host_grid(const std::vector<std::string>& hosts) {
   HostGrid grid;
+  std::vector<std::string> names;
   for (size_t rank = 0; rank < hosts.size(); ++rank) {
-    const auto known =
-        std::find(grid.names.begin(), grid.names.end(), hosts[rank]);
-    const auto host = static_cast<size_t>(known - grid.names.begin());
-    if (known == grid.names.end()) {
-      grid.names.push_back(hosts[rank]);
+    const auto known = std::find(names.begin(), names.end(), hosts[rank]);
+    const auto host = static_cast<size_t>(known - names.begin());
+    if (known == names.end()) {
+      names.push_back(hosts[rank]);
       grid.ranks.emplace_back();
     }
     grid.ranks[host].push_back(static_cast<int>(rank));

@@ -30,7 +30,6 @@ namespace brigade {
 struct HostGrid {
   // The ranks of each host, ascending; hosts are ordered by their first rank.
   std::vector<std::vector<int>> ranks;
-  std::vector<std::string> names;  // of the hosts
 };
 
 // The grid of a group whose i-th rank is on hosts[i]. std::nullopt if there is
