@@ -8,6 +8,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/data_parallel/bucketed_grad_sync.h"
+#include "brigade/options/describe.h"
 
 namespace brigade {
 namespace {
@@ -20,24 +21,23 @@ FlatWeights place_of_weights(const GradSyncOptions& options) {
 }  // namespace
 
 std::string describe(const GradSyncOptions& options) {
+  using G = GradSyncOptions;
   // A lambda has another type at each place in a program.
-  return fmt::format(
-      "bucket_capacity_bytes: {}\nfirst_bucket_bytes: {}\n"
-      "last_bucket_bytes: {}\nblock_numel: {}\norder: {}\nreduction: {}\n"
-      "missing_gradient: {}\nhandover: {}\nreach: {}\nsharding: {}\n"
-      "hook: function {:08x}\n",
-      options.bucket_capacity_bytes,
-      options.first_bucket_bytes,
-      options.last_bucket_bytes,
-      options.block_numel,
-      to_string(options.order),
-      options.reduction == Reduction::kMean ? "mean" : "sum",
-      options.missing_gradient == MissingGradient::kError ? "error" : "zero",
-      options.handover == GradHandover::kParamDtype ? "param_dtype"
-                                                    : "main_grad",
-      options.reach == GraphReach::kOnce ? "once" : "as_in_first_step",
-      to_string(options.sharding),
-      static_cast<uint32_t>(options.hook.target_type().hash_code()));
+  return describe_members(
+             options,
+             OptionMember{"bucket_capacity_bytes", &G::bucket_capacity_bytes},
+             OptionMember{"first_bucket_bytes", &G::first_bucket_bytes},
+             OptionMember{"last_bucket_bytes", &G::last_bucket_bytes},
+             OptionMember{"block_numel", &G::block_numel},
+             OptionMember{"order", &G::order},
+             OptionMember{"reduction", &G::reduction},
+             OptionMember{"missing_gradient", &G::missing_gradient},
+             OptionMember{"handover", &G::handover},
+             OptionMember{"reach", &G::reach},
+             OptionMember{"sharding", &G::sharding}) +
+         fmt::format(
+             "hook: function {:08x}\n",
+             static_cast<uint32_t>(options.hook.target_type().hash_code()));
 }
 
 GradSync::GradSync(

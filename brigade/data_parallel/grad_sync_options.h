@@ -6,6 +6,7 @@
 
 #include "brigade/base/units.h"
 #include "brigade/data_parallel/bucket_hook.h"
+#include "brigade/options/choice.h"
 #include "brigade/param/sharding.h"
 #include "brigade/schedule/bucket_plan.h"
 
@@ -13,6 +14,11 @@ namespace brigade {
 
 // How gradients of several ranks become one.
 enum class Reduction { kMean, kSum };
+// The names in messages, as those below.
+template <>
+inline constexpr std::array kChoices<Reduction>{
+    Choice{Reduction::kMean, "mean"},
+    Choice{Reduction::kSum, "sum"}};
 
 // What happens to a parameter that no backward of the step reached on this
 // rank.
@@ -26,6 +32,10 @@ enum class MissingGradient {
   // parameter. A rank whose loss reaches no parameter at all calls finish().
   kZero,
 };
+template <>
+inline constexpr std::array kChoices<MissingGradient>{
+    Choice{MissingGradient::kError, "error"},
+    Choice{MissingGradient::kZero, "zero"}};
 
 // Where the optimizer finds the gradient after finish().
 enum class GradHandover {
@@ -39,6 +49,10 @@ enum class GradHandover {
   // (AfterRead::kZero), or the caller does by zero_main_grads().
   kMainGrad,
 };
+template <>
+inline constexpr std::array kChoices<GradHandover>{
+    Choice{GradHandover::kParamDtype, "param_dtype"},
+    Choice{GradHandover::kMainGrad, "main_grad"}};
 
 // How often a step's last backward reaches a parameter: more than once if
 // nested backwards (recomputations, activation checkpointing) share it.
@@ -48,6 +62,10 @@ enum class GraphReach {
   // backward: DDP's static_graph.
   kAsInFirstStep,
 };
+template <>
+inline constexpr std::array kChoices<GraphReach>{
+    Choice{GraphReach::kOnce, "once"},
+    Choice{GraphReach::kAsInFirstStep, "as_in_first_step"}};
 
 // When the step's collectives are waited for.
 enum class FinishMode {

@@ -19,7 +19,7 @@ std::string describe(
     const std::vector<State>& buffers) {
   std::string text = fmt::format(
       "sync: {}\nbroadcast_buffers: {}\nmixed_precision: {}\n",
-      wrap.sync == GradSyncAlgorithm::kBucketed ? "bucketed" : "per_param",
+      to_string(wrap.sync),
       wrap.broadcast_buffers,
       wrap.mixed_precision.has_value());
   if (wrap.mixed_precision)

@@ -1,18 +1,11 @@
 #include "brigade/wrap/mixed_precision.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "brigade/base/error.h"
+#include "brigade/options/describe.h"
 
 namespace brigade {
-namespace {
-
-std::string name_of(const std::optional<torch::ScalarType>& dtype) {
-  return dtype ? c10::toString(*dtype) : "unset";
-}
-
-}  // namespace
 
 void check(const MixedPrecision& precision) {
   if (!is_16_bit(precision.param_dtype)) {
@@ -40,15 +33,15 @@ void check(const MixedPrecision& precision) {
 }
 
 std::string describe(const MixedPrecision& precision) {
-  return fmt::format(
-      "param_dtype: {}\nreduce_dtype: {}\nbuffer_dtype: {}\n"
-      "output_dtype: {}\ncast_forward_inputs: {}\nkeep: {}\n",
-      c10::toString(precision.param_dtype),
-      c10::toString(precision.reduce_dtype),
-      name_of(precision.buffer_dtype),
-      name_of(precision.output_dtype),
-      precision.cast_forward_inputs,
-      fmt::join(precision.keep, ", "));
+  using M = MixedPrecision;
+  return describe_members(
+      precision,
+      OptionMember{"param_dtype", &M::param_dtype},
+      OptionMember{"reduce_dtype", &M::reduce_dtype},
+      OptionMember{"buffer_dtype", &M::buffer_dtype},
+      OptionMember{"output_dtype", &M::output_dtype},
+      OptionMember{"cast_forward_inputs", &M::cast_forward_inputs},
+      OptionMember{"keep", &M::keep});
 }
 
 GradSyncOptions with_reduce_dtype(

@@ -243,9 +243,7 @@ INSTANTIATE_TEST_SUITE_P(
     Kernels,
     AdapterDropout,
     ::testing::Values(Kernels::kCpu, Kernels::kAten),
-    [](const auto& test) {
-      return test.param == Kernels::kCpu ? "cpu" : "aten";
-    });
+    [](const auto& test) { return brigade::to_string(test.param); });
 
 }  // namespace
 }  // namespace brigade::ops

@@ -183,9 +183,7 @@ INSTANTIATE_TEST_SUITE_P(
     Kernels,
     LowRankLinear,
     ::testing::Values(Kernels::kCpu, Kernels::kAten),
-    [](const auto& test) {
-      return test.param == Kernels::kCpu ? "cpu" : "aten";
-    });
+    [](const auto& test) { return brigade::to_string(test.param); });
 
 TEST(LowRankLinearErrors, AWeightThatTrainsIsRefused) {
   Group group = make_group(torch::kFloat);

@@ -215,9 +215,7 @@ INSTANTIATE_TEST_SUITE_P(
     Kernels,
     RowMagnitude,
     ::testing::Values(Kernels::kCpu, Kernels::kAten),
-    [](const auto& test) {
-      return test.param == Kernels::kCpu ? "cpu" : "aten";
-    });
+    [](const auto& test) { return brigade::to_string(test.param); });
 
 // What tensor parallel adds up where a weight is cut over its inputs.
 TEST(RowSquares, AddUpOverColumns) {
