@@ -63,6 +63,7 @@ void add_grid(Keys& keys) {
 
 void add_gradient_sums(Keys& keys) {
   const auto group = distributed_keys(keys);
+  const auto powersgd = distributed_keys(keys, &G::powersgd);
   group.key(
       "grad_sync",
       &G::grad_sync,
@@ -76,10 +77,10 @@ void add_gradient_sums(Keys& keys) {
       kFree,
       "gradients between ranks: fp32; rounded to 16 bits; int8 or powersgd "
       "(low rank), whose errors are sent in the next step");
-  group
+  powersgd
       .key(
           "powersgd_rank",
-          &G::powersgd_rank,
+          &PowerSgdOptions::rank,
           at_least(1),
           kFree,
           "rank of the matrices that grad_wire=powersgd sends")

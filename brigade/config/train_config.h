@@ -29,6 +29,7 @@
 #include "brigade/options/mup.h"
 #include "brigade/options/optimizer.h"
 #include "brigade/options/packing.h"
+#include "brigade/options/powersgd.h"
 #include "brigade/options/preference.h"
 #include "brigade/options/router_balance.h"
 #include "brigade/options/verify_level.h"
@@ -51,7 +52,7 @@ struct DistributedConfig {
   std::optional<bool> use_cpu;
   GradSyncAlgorithm grad_sync = GradSyncAlgorithm::kBucketed;
   GradWire grad_wire = GradWire::kFp32;  // of gradients between ranks
-  int powersgd_rank = 4;                 // columns that powersgd sends
+  PowerSgdOptions powersgd;              // without exact steps
   // Whether gradients are summed within each host before they go between hosts.
   HierarchyChoice hierarchical_reduction = HierarchyChoice::kAuto;
   double bucket_cap_mb = 25;  // MiB of gradient per bucket

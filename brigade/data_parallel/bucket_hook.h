@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "brigade/comm/communicator.h"
+#include "brigade/options/powersgd.h"
 
 namespace brigade {
 
@@ -74,14 +75,6 @@ BucketHook fp16_hook(double divisor = 1);
 // UsageError for sharded gradients, and for those on another device than the
 // CPU.
 BucketHook int8_hook();
-
-// See powersgd_hook().
-struct PowerSgdOptions {
-  int rank = 4;  // columns of the two factors
-  // The number of first steps that reduce gradients as they are, because early
-  // gradients are not of low rank.
-  int64_t exact_steps = 0;
-};
 
 // PowerSGD (arXiv:1905.13727). Of each matrix M [n, m], the gradient plus the
 // kept error (error feedback), two products are summed over ranks: P = M Q and,

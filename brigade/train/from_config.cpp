@@ -76,8 +76,7 @@ BucketHook wire_hook(const TrainConfig& config, HookMemoryPtr memory) {
     case GradWire::kInt8:
       return int8_hook(std::move(memory));
     case GradWire::kPowerSgd:
-      return powersgd_hook(
-          {.rank = distributed.powersgd_rank}, std::move(memory));
+      return powersgd_hook(distributed.powersgd, std::move(memory));
   }
   return all_reduce_hook();
 }
