@@ -17,10 +17,6 @@ namespace {
 using nlohmann::json;
 using Problems = std::vector<std::string>;
 
-const char* place_of(ValueOrigin origin) {
-  return origin == ValueOrigin::kEnvironment ? "environment" : "command line";
-}
-
 std::string unknown_key(std::string_view group, std::string_view name) {
   const ConfigKey& nearest = nearest_config_key(group, name);
   return fmt::format(
@@ -82,7 +78,7 @@ void override_inside(
     GivenValues& given,
     Problems& problems) {
   const std::string problem = introduce_problem(
-      key.pointer() + pointer_of(path), json_or_text(text), place_of(origin));
+      key.pointer() + pointer_of(path), json_or_text(text), to_string(origin));
   const auto found = given.find(&key);
   if (found == given.end() || !found->second.value.is_object()) {
     problems.push_back(
@@ -216,7 +212,7 @@ void collect_override(
     const ConfigOverride& override,
     GivenValues& given,
     Problems& problems) {
-  const std::string place = place_of(override.origin);
+  const std::string place = to_string(override.origin);
   const size_t equals = override.text.find('=');
   const std::string dotted = override.text.substr(0, equals);
   const size_t dot = dotted.find('.');

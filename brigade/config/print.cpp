@@ -31,20 +31,6 @@ std::string type_of(const ConfigKey& key) {
 
 }  // namespace
 
-const char* to_string(ValueOrigin origin) {
-  switch (origin) {
-    case ValueOrigin::kDefault:
-      return "default";
-    case ValueOrigin::kFile:
-      return "file";
-    case ValueOrigin::kCommandLine:
-      return "command line";
-    case ValueOrigin::kEnvironment:
-      return "environment";
-  }
-  return "";
-}
-
 std::string describe_values(const LoadedConfig& loaded) {
   // A value longer than the column (an inline model) pushes its origin out.
   constexpr size_t kMaxColumn = 40;

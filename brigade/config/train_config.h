@@ -251,8 +251,14 @@ struct TrainConfig {
   const ParallelDims& parallel_dims() const { return distributed.dims; }
 };
 
+// Where a value comes from.
 enum class ValueOrigin { kDefault, kFile, kCommandLine, kEnvironment };
-const char* to_string(ValueOrigin origin);
+template <>
+inline constexpr std::array kChoices<ValueOrigin>{
+    Choice{ValueOrigin::kDefault, "default"},
+    Choice{ValueOrigin::kFile, "file"},
+    Choice{ValueOrigin::kCommandLine, "command line"},
+    Choice{ValueOrigin::kEnvironment, "environment"}};
 
 // One key as it was resolved.
 struct ResolvedValue {
