@@ -149,8 +149,6 @@ struct TrainingConfig {
   }
 };
 
-enum class MixtureUnit { kSteps, kTokens };
-
 // The weight of a part once so many steps, or tokens, were trained on.
 struct MixtureWeight {
   int64_t after = 0;
@@ -165,7 +163,7 @@ struct MixturePart {
   // Weights by time, in place of `weight`, linear in between; empty: it never
   // changes.
   std::vector<MixtureWeight> weights = {};
-  MixtureUnit unit = MixtureUnit::kSteps;  // of `weights`
+  PointUnit unit = PointUnit::kSteps;  // of `weights`
   bool operator==(const MixturePart&) const = default;
 };
 

@@ -177,20 +177,22 @@ Expectation read_value(
 
 namespace {
 
-const char* key_of(MixtureUnit unit) {
-  return unit == MixtureUnit::kSteps ? "step" : "tokens";
+// What these points, of which there is one at least, count.
+PointUnit unit_of(const json& points) {
+  return points[0].is_object() &&
+                 points[0].contains(to_string(PointUnit::kSteps))
+             ? PointUnit::kSteps
+             : PointUnit::kTokens;
 }
 
 // [{"step": 0, "weight": 1}, {"step": 1000, "weight": 0}], or of "tokens".
 bool read_weights(const json& value, MixturePart& part) {
   if (!value.is_array() || value.empty())
     return false;
-  const bool is_first_in_steps =
-      value[0].is_object() && value[0].contains("step");
-  part.unit = is_first_in_steps ? MixtureUnit::kSteps : MixtureUnit::kTokens;
+  part.unit = unit_of(value);
   for (const json& element : value) {
     MixtureWeight point;
-    const char* const key = key_of(part.unit);
+    const char* const key = to_string(part.unit);
     const bool is_point =
         element.is_object() && element.size() == 2 && element.contains(key) &&
         element.contains("weight") &&
@@ -242,7 +244,7 @@ json write_value(const std::vector<MixturePart>& parts) {
       weight = json::array();
     for (const MixtureWeight& point : part.weights)
       weight.push_back(
-          {{key_of(part.unit), point.after}, {"weight", point.weight}});
+          {{to_string(part.unit), point.after}, {"weight", point.weight}});
     list.push_back({{"name", part.name}, {"weight", weight}});
   }
   return list;
@@ -255,11 +257,10 @@ Expectation read_value(const json& value, const ValueRule&, LrTable& out) {
   if (!value.is_array() || value.empty())
     return expected;
   LrTable table;
-  const bool is_by_steps = value[0].is_object() && value[0].contains("step");
-  table.unit = is_by_steps ? LrTable::Unit::kSteps : LrTable::Unit::kTokens;
+  table.unit = unit_of(value);
   for (const json& element : value) {
     LrPoint point;
-    const char* const key = is_by_steps ? "step" : "tokens";
+    const char* const key = to_string(table.unit);
     const bool is_point =
         element.is_object() && element.size() == 2 && element.contains(key) &&
         element.contains("factor") &&
@@ -281,10 +282,9 @@ Expectation read_value(const json& value, const ValueRule&, LrTable& out) {
 
 json write_value(const LrTable& table) {
   json list = json::array();
-  const char* const key =
-      table.unit == LrTable::Unit::kSteps ? "step" : "tokens";
   for (const LrPoint& point : table.points)
-    list.push_back({{key, point.after}, {"factor", point.factor}});
+    list.push_back(
+        {{to_string(table.unit), point.after}, {"factor", point.factor}});
   return list;
 }
 

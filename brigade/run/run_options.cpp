@@ -56,7 +56,7 @@ WeightTable weight_table(const MixturePart& part, const TrainConfig& config) {
   WeightTable table;
   for (const MixtureWeight& point : part.weights) {
     const int64_t sample =
-        part.unit == MixtureUnit::kTokens
+        part.unit == PointUnit::kTokens
             ? point.after / seq_length
             : point.after * (tokens_per_step(config) / seq_length);
     table.push_back({static_cast<uint64_t>(sample), point.weight});

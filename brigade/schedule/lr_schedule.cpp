@@ -33,7 +33,7 @@ double table_factor(const LrTable& table, double trained) {
 double table_rate(const LrScheduleOptions& options, int64_t step) {
   const int64_t done = step - 1;
   const int64_t trained =
-      options.table->unit == LrTable::Unit::kSteps
+      options.table->unit == PointUnit::kSteps
           ? done
           : done * options.step_tokens + options.tokens_ahead;
   return options.peak *

@@ -45,9 +45,17 @@ inline constexpr std::array kChoices<LrEnd>{
     Choice{LrEnd::kAfterLastStep, "after_last_step"},
     Choice{LrEnd::kAtTotalTrainSteps, "at_total_train_steps"}};
 
+// What a point of a table counts, from the beginning of the run on.
+enum class PointUnit { kSteps, kTokens };
+// The keys of a point in configs.
+template <>
+inline constexpr std::array kChoices<PointUnit>{
+    Choice{PointUnit::kSteps, "step"},
+    Choice{PointUnit::kTokens, "tokens"}};
+
 // What the peak is multiplied with once so much was trained on.
 struct LrPoint {
-  int64_t after = 0;  // steps or tokens
+  int64_t after = 0;  // in LrTable::unit
   double factor = 1;
   bool operator==(const LrPoint&) const = default;
 };
@@ -55,9 +63,7 @@ struct LrPoint {
 // Points with linear lines in between; the first holds before it, the last
 // after it. `after` ascends; not empty.
 struct LrTable {
-  // What LrPoint::after counts.
-  enum class Unit { kSteps, kTokens };
-  Unit unit = Unit::kSteps;
+  PointUnit unit = PointUnit::kSteps;
   std::vector<LrPoint> points;
   bool operator==(const LrTable&) const = default;
 };

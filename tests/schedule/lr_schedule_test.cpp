@@ -204,7 +204,7 @@ TEST(LrSchedule, ATableByTokensReadsThoseBeforeTheStep) {
   LrScheduleOptions schedule;
   schedule.decay = LrDecay::kTable;
   schedule.peak = 1;
-  schedule.table = LrTable{LrTable::Unit::kTokens, {{0, 0}, {1000, 1}}};
+  schedule.table = LrTable{PointUnit::kTokens, {{0, 0}, {1000, 1}}};
   schedule.step_tokens = 100;
   EXPECT_NEAR(learning_rate(schedule, 1), 0, 1e-12);
   EXPECT_NEAR(learning_rate(schedule, 4), 0.3, 1e-12);
