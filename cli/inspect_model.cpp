@@ -170,7 +170,7 @@ Rows model_rows(const DecoderConfig& config) {
            config.rope_theta,
            config.rope_scaling ? fmt::format(
                                      ", {} scaling by {}",
-                                     name_of(config.rope_scaling->type),
+                                     to_string(config.rope_scaling->type),
                                      config.rope_scaling->factor)
                                : "")},
       {"vocabulary",

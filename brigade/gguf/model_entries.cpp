@@ -148,7 +148,7 @@ void add_rope_reasons(
   const RopeScaling& scaling = *config.rope_scaling;
   const auto refuse = [&](const std::string& why) {
     reasons.push_back(
-        fmt::format("rope_type \"{}\": {}", name_of(scaling.type), why));
+        fmt::format("rope_type \"{}\": {}", to_string(scaling.type), why));
   };
   const std::string architecture = gguf_architecture(config.architecture);
   switch (scaling.type) {
@@ -186,7 +186,7 @@ void add_rope_scaling(
     return;
   const RopeScaling& scaling = *config.rope_scaling;
   const std::string rope = prefix + "rope.scaling.";
-  entries.push_back({rope + "type", std::string(name_of(scaling.type))});
+  entries.push_back({rope + "type", std::string(to_string(scaling.type))});
   entries.push_back(f32(rope + "factor", scaling.factor));
   if (scaling.type != RopeType::kYarn)
     return;

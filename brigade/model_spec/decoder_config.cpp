@@ -16,14 +16,6 @@ const ArchitectureName& name_of(Architecture architecture) {
   BRIGADE_ASSERT(false, "architecture {}", static_cast<int>(architecture));
 }
 
-const char* name_of(RopeType type) {
-  static constexpr const char* kNames[] = {
-      "linear", "dynamic", "yarn", "llama3"};
-  static_assert(
-      std::size(kNames) == static_cast<size_t>(RopeType::kLlama3) + 1);
-  return kNames[static_cast<size_t>(type)];
-}
-
 namespace {
 
 nlohmann::json rope_scaling_json(const DecoderConfig& config) {
@@ -31,7 +23,7 @@ nlohmann::json rope_scaling_json(const DecoderConfig& config) {
     return nullptr;
   const RopeScaling& scaling = *config.rope_scaling;
   nlohmann::json json = {
-      {"rope_type", name_of(scaling.type)}, {"factor", scaling.factor}};
+      {"rope_type", to_string(scaling.type)}, {"factor", scaling.factor}};
   constexpr const char* kOriginal = "original_max_position_embeddings";
   switch (scaling.type) {
     case RopeType::kLinear:
@@ -70,11 +62,8 @@ void add_gemma(const DecoderConfig& config, nlohmann::json& json) {
   json["attention_bias"] = config.qkv_bias;
   json["sliding_window"] = number_or_null(config.sliding_window);
   json["layer_types"] = nlohmann::json::array();
-  for (const LayerType type : config.layer_types) {
-    json["layer_types"].push_back(
-        type == LayerType::kFullAttention ? "full_attention"
-                                          : "sliding_attention");
-  }
+  for (const LayerType type : config.layer_types)
+    json["layer_types"].push_back(to_string(type));
   // transformers takes no other number than an integer here.
   const double scalar = config.query_pre_attn_scalar.value_or(0);
   const auto whole = static_cast<int64_t>(scalar);
@@ -130,12 +119,10 @@ nlohmann::json to_hugging_face_json(
       {"rope_scaling", rope_scaling_json(config)},
       {"attention_dropout", 0.0},
       {"tie_word_embeddings", config.tie_word_embeddings},
-      {"bos_token_id", nullptr},
+      {"bos_token_id", number_or_null(config.bos_token_id)},
       {"eos_token_id", eos_json(config.eos_token_ids)},
       {"torch_dtype", dtype},
       {"use_cache", true}};
-  if (config.bos_token_id)
-    json["bos_token_id"] = *config.bos_token_id;
   const nlohmann::json window = number_or_null(config.sliding_window);
   switch (config.architecture) {
     case Architecture::kLlama:
@@ -164,7 +151,9 @@ nlohmann::json to_hugging_face_json(
       else
         json["layer_types"] = std::vector<std::string>(
             static_cast<size_t>(config.num_hidden_layers),
-            config.sliding_window ? "sliding_attention" : "full_attention");
+            to_string(
+                config.sliding_window ? LayerType::kSlidingAttention
+                                      : LayerType::kFullAttention));
       break;
     case Architecture::kQwen3:
       json["attention_bias"] = config.qkv_bias;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "brigade/model_spec/experts_config.h"
+#include "brigade/options/choice.h"
 
 namespace brigade {
 
@@ -65,12 +66,21 @@ enum class LayerType {
   kFullAttention,
   kSlidingAttention,  // the sliding window alone
 };
+// As layer_types spells them.
+template <>
+inline constexpr std::array kChoices<LayerType>{
+    Choice{LayerType::kFullAttention, "full_attention"},
+    Choice{LayerType::kSlidingAttention, "sliding_attention"}};
 
 // rope_type: how frequencies are scaled.
 enum class RopeType { kLinear, kDynamic, kYarn, kLlama3 };
-
-// As rope_type spells it: "linear".
-const char* name_of(RopeType type);
+// As rope_type spells them.
+template <>
+inline constexpr std::array kChoices<RopeType>{
+    Choice{RopeType::kLinear, "linear"},
+    Choice{RopeType::kDynamic, "dynamic"},
+    Choice{RopeType::kYarn, "yarn"},
+    Choice{RopeType::kLlama3, "llama3"}};
 
 // rope_scaling (transformers v5: rope_parameters) of another type than
 // "default". rotary_frequencies.h says what each does.

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <iterator>
 
 #include "brigade/model_spec/decoder_config_reader.h"
 
@@ -67,16 +66,8 @@ std::optional<RopeScaling> read_rope_dictionary(
   }
   if (name == "default")
     return std::nullopt;
-  static constexpr RopeType kTypes[] = {
-      RopeType::kLinear,
-      RopeType::kDynamic,
-      RopeType::kYarn,
-      RopeType::kLlama3};
-  const auto* const known =
-      std::find_if(std::begin(kTypes), std::end(kTypes), [&](RopeType each) {
-        return name == name_of(each);
-      });
-  if (known == std::end(kTypes)) {
+  const auto known = find_choice<RopeType>(name);
+  if (!known) {
     rope.problem(
         type || !old_type ? "rope_type" : "type",
         fmt::format(
@@ -134,14 +125,16 @@ void read_gemma3_rope(const Reader& reader, DecoderConfig& config) {
   if (parameters == nullptr)
     return;
   const Reader by_type = reader.inside("rope_parameters", *parameters);
-  if (const json* full = by_type.object("full_attention")) {
-    const Reader rope = by_type.inside("full_attention", *full);
+  constexpr const char* kFull = to_string(LayerType::kFullAttention);
+  constexpr const char* kSliding = to_string(LayerType::kSlidingAttention);
+  if (const json* full = by_type.object(kFull)) {
+    const Reader rope = by_type.inside(kFull, *full);
     config.rope_scaling = read_rope_dictionary(rope, reader, config);
     config.rope_theta = rope.number("rope_theta", Bound::kAbove, 0.0)
                             .value_or(config.rope_theta);
   }
-  if (const json* sliding = by_type.object("sliding_attention")) {
-    const Reader rope = by_type.inside("sliding_attention", *sliding);
+  if (const json* sliding = by_type.object(kSliding)) {
+    const Reader rope = by_type.inside(kSliding, *sliding);
     if (read_rope_dictionary(rope, reader, config))
       rope.problem("rope_type", "only \"default\" is supported here");
     config.rope_local_base_freq = rope.number("rope_theta", Bound::kAbove, 0.0)
@@ -170,7 +163,7 @@ void check_partial_rotary(const Reader& reader, const DecoderConfig& config) {
         fmt::format(
             "{} beside rope_type \"{}\" is not supported",
             config.partial_rotary_factor,
-            name_of(config.rope_scaling->type)));
+            to_string(config.rope_scaling->type)));
 }
 
 }  // namespace
@@ -238,16 +231,15 @@ std::optional<std::vector<LayerType>> read_layer_types(
   }
   for (size_t layer = 0; layer < layers; ++layer) {
     const json& type = (*types)[layer];
-    if (type == "sliding_attention") {
-      result.push_back(LayerType::kSlidingAttention);
-    } else if (type == "full_attention") {
-      result.push_back(LayerType::kFullAttention);
-    } else {
+    const auto known = find_choice<LayerType>(
+        type.is_string() ? type.get_ref<const std::string&>() : "");
+    if (!known) {
       reader.problem(
           "layer_types",
           fmt::format("{} is not supported", Reader::show(type)));
       return std::vector<LayerType>();
     }
+    result.push_back(*known);
   }
   return result;
 }

@@ -4,6 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "brigade/model_spec/decoder_config.h"
+
 namespace brigade {
 namespace {
 
@@ -37,7 +39,7 @@ std::vector<std::string> model_warnings(const json& config) {
       continue;
     check(config[key], key);
     // Where layers differ, there is one dictionary per type of layer.
-    for (const char* type : {"full_attention", "sliding_attention"}) {
+    for (const std::string& type : choice_texts<LayerType>()) {
       if (config[key].is_object() && config[key].contains(type))
         check(config[key][type], fmt::format("{}.{}", key, type));
     }
