@@ -7,10 +7,10 @@
 
 namespace brigade {
 
-// Bytes per bf16 parameter on each of dp ranks: weight + main_grad + moments
-// and master.
+// Numbered as ZeRO's stages. Bytes per bf16 parameter on each of dp ranks:
+// weight + main_grad + moments and master.
 enum class Sharding {
-  kNone,       // 2 + 4 + 10: everything on every rank
+  kNone = 0,   // 2 + 4 + 10: everything on every rank
   kOptimizer,  // 2 + 4 + 10/dp: moments and masters (ZeRO-1)
   kGradients,  // 2 + 14/dp, and the buckets under way: gradients too (ZeRO-2)
   // 16/dp, the buckets under way and the weights of two units: weights too

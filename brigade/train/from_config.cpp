@@ -27,16 +27,7 @@ Backend backend_of(const DistributedConfig& distributed) {
 }
 
 Sharding sharding_of(const DistributedConfig& distributed) {
-  switch (distributed.zero_stage) {
-    case 1:
-      return Sharding::kOptimizer;
-    case 2:
-      return Sharding::kGradients;
-    case 3:
-      return Sharding::kParameters;
-    default:
-      return Sharding::kNone;
-  }
+  return static_cast<Sharding>(distributed.zero_stage);
 }
 
 namespace {
