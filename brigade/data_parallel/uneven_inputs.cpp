@@ -5,6 +5,7 @@
 #include "brigade/base/error.h"
 #include "brigade/comm/agreement.h"
 #include "brigade/data_parallel/same_on_ranks.h"
+#include "brigade/options/describe.h"
 
 namespace brigade {
 
@@ -13,14 +14,10 @@ UnevenInputs::UnevenInputs(Communicator& group)
 
 void UnevenInputs::allow(const UnevenInputsOptions& options) {
   check_same_on_ranks(
-      fmt::format(
-          "divisor: {}\nearly_end: {}\n",
-          options.divisor == UnevenInputsOptions::Divisor::kAllRanks
-              ? "all_ranks"
-              : "ranks_with_data",
-          options.early_end == UnevenInputsOptions::EarlyEnd::kThrow
-              ? "throw"
-              : "shadow"),
+      describe_members(
+          options,
+          OptionMember{"divisor", &UnevenInputsOptions::divisor},
+          OptionMember{"early_end", &UnevenInputsOptions::early_end}),
       "options of uneven inputs",
       *group_);
   options_ = options;

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "brigade/comm/communicator.h"
+#include "brigade/options/choice.h"
 
 namespace brigade {
 
@@ -23,6 +24,15 @@ struct UnevenInputsOptions {
   Divisor divisor = Divisor::kRanksWithData;
   EarlyEnd early_end = EarlyEnd::kShadow;
 };
+// The names in messages.
+template <>
+inline constexpr std::array kChoices<UnevenInputsOptions::Divisor>{
+    Choice{UnevenInputsOptions::Divisor::kRanksWithData, "ranks_with_data"},
+    Choice{UnevenInputsOptions::Divisor::kAllRanks, "all_ranks"}};
+template <>
+inline constexpr std::array kChoices<UnevenInputsOptions::EarlyEnd>{
+    Choice{UnevenInputsOptions::EarlyEnd::kShadow, "shadow"},
+    Choice{UnevenInputsOptions::EarlyEnd::kThrow, "throw"}};
 
 class UnevenInputs {
  public:
