@@ -30,23 +30,6 @@ bool is_activation(ActionKind kind) {
          kind == ActionKind::kRecvActivation;
 }
 
-const char* to_string(ActionKind kind) {
-  static constexpr const char* kNames[] = {
-      "forward",
-      "backward",
-      "backward_input",
-      "backward_weight",
-      "send_activation",
-      "recv_activation",
-      "send_gradient",
-      "recv_gradient",
-      "reduce_gradients"};
-  static_assert(
-      std::size(kNames) ==
-      static_cast<size_t>(ActionKind::kReduceGradients) + 1);
-  return kNames[static_cast<size_t>(kind)];
-}
-
 char letter_of(ActionKind kind) {
   if (kind == ActionKind::kForward)
     return 'F';

@@ -9,6 +9,8 @@
 
 #include <string>
 
+#include "brigade/options/choice.h"
+
 namespace brigade {
 
 enum class ActionKind {
@@ -28,6 +30,18 @@ enum class ActionKind {
   // kBackward that is all the stage has left. No micro-batch.
   kReduceGradients,
 };
+// Their names.
+template <>
+inline constexpr std::array kChoices<ActionKind>{
+    Choice{ActionKind::kForward, "forward"},
+    Choice{ActionKind::kBackward, "backward"},
+    Choice{ActionKind::kBackwardInput, "backward_input"},
+    Choice{ActionKind::kBackwardWeight, "backward_weight"},
+    Choice{ActionKind::kSendActivation, "send_activation"},
+    Choice{ActionKind::kRecvActivation, "recv_activation"},
+    Choice{ActionKind::kSendGradient, "send_gradient"},
+    Choice{ActionKind::kRecvGradient, "recv_gradient"},
+    Choice{ActionKind::kReduceGradients, "reduce_gradients"}};
 
 struct Action {
   ActionKind kind = ActionKind::kForward;
@@ -41,8 +55,6 @@ bool is_communication(ActionKind kind);  // a send or a receive
 bool is_send(ActionKind kind);
 bool is_activation(ActionKind kind);  // its send or its receive
 
-// "forward", "send_activation", ...
-const char* to_string(ActionKind kind);
 // The letter of a computation in drawings: F, B (also for its input half) or W.
 char letter_of(ActionKind kind);
 // "forward of micro-batch 3 on stage 1"
