@@ -162,15 +162,15 @@ void check_routers(
     bool has_experts,
     Problems& problems) {
   if (has_experts && training.loss.is_of_pairs() &&
-      training.router_aux_loss + training.router_z_loss > 0)
+      training.router_losses.balance + training.router_losses.z > 0)
     problems.push_back(fmt::format(
         "[config] /training/loss = \"{}\" beside /training/router_aux_loss = "
         "{} "
         "and /training/router_z_loss = {}: the routers' losses are means over "
         "tokens, not over pairs; set both to 0",
         to_string(training.loss.kind),
-        training.router_aux_loss,
-        training.router_z_loss));
+        training.router_losses.balance,
+        training.router_losses.z));
   if (has_experts && training.loss.is_of_pairs() &&
       training.expert_capacity_factor > 0)
     problems.push_back(fmt::format(

@@ -124,9 +124,8 @@ struct TrainingConfig {
   double grad_clip = 0;  // largest global norm; 0: no clipping
   // Models with experts: what is added to the loss for uneven use of the
   // experts, and for large logits of the routers (docs/experts.md).
-  double router_aux_loss = 0.01;
+  RouterLosses router_losses{.balance = 0.01};
   BalanceOver router_aux_loss_over = BalanceOver::kSequence;
-  double router_z_loss = 0;
   // Models with experts: how many tokens of a sequence each takes in training,
   // over that of even use; 0: all that choose it.
   double expert_capacity_factor = 0;

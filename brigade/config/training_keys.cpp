@@ -398,10 +398,11 @@ void add_training_schedule(std::vector<ConfigKey>& keys) {
 void add_routers(std::vector<ConfigKey>& keys) {
   using G = TrainingConfig;
   const auto group = training_keys(keys);
+  const auto losses = training_keys(keys, &G::router_losses);
   const ValueRule natural = at_least(0);
-  group.key(
+  losses.key(
       "router_aux_loss",
-      &G::router_aux_loss,
+      &RouterLosses::balance,
       natural,
       kTrajectory,
       "of models with experts: weight of the loss for uneven use of experts");
@@ -413,9 +414,9 @@ void add_routers(std::vector<ConfigKey>& keys) {
       "of models with experts: where router_aux_loss counts the use of "
       "experts: in each sequence, or in the whole global batch of the step "
       "before");
-  group.key(
+  losses.key(
       "router_z_loss",
-      &G::router_z_loss,
+      &RouterLosses::z,
       natural,
       kTrajectory,
       "of models with experts: weight of the loss for large router logits");

@@ -19,9 +19,7 @@ ModelContext model_context(const TrainConfig& config, const ProcessMesh& mesh) {
   context.context_parallel = mesh.axis(Axis::kCp);
   context.sequence = mesh.sequence();
   context.expert_parallel = mesh.expert_parallel();
-  context.router_losses = {
-      .balance = config.training.router_aux_loss,
-      .z = config.training.router_z_loss};
+  context.router_losses = config.training.router_losses;
   context.expert_capacity_factor = config.training.expert_capacity_factor;
   return context;
 }

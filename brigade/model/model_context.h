@@ -17,16 +17,10 @@
 #include "brigade/ops/linear.h"
 #include "brigade/ops/op_options.h"
 #include "brigade/ops/soft_targets.h"
+#include "brigade/options/router_balance.h"
 #include "brigade/tensor_parallel/tensor_parallel.h"
 
 namespace brigade {
-
-// What is added to the loss of each token and layer with experts
-// (model/router.h).
-struct RouterLosses {
-  double balance = 0;
-  double z = 0;
-};
 
 struct MicroBatch;
 

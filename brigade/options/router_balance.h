@@ -1,10 +1,17 @@
-// Over which tokens a router's balance loss counts the use of experts;
-// training.router_aux_loss_over. PURE.
+// The losses of routers, training.router_aux_loss and router_z_loss, and over
+// which tokens the first counts the use of experts, router_aux_loss_over. PURE.
 #pragma once
 
 #include "brigade/options/choice.h"
 
 namespace brigade {
+
+// What is added to the loss of each token and layer with experts
+// (model/router.h).
+struct RouterLosses {
+  double balance = 0;
+  double z = 0;
+};
 
 // The share of an expert in the choices of which tokens.
 enum class BalanceOver {

@@ -16,7 +16,7 @@ namespace {
 
 // Whether routers have a balance loss over the last step's choices.
 bool is_balanced_over_batch(const TrainConfig& config) {
-  return config.training.router_aux_loss > 0 &&
+  return config.training.router_losses.balance > 0 &&
          config.training.router_aux_loss_over == BalanceOver::kGlobalBatch;
 }
 
