@@ -14,10 +14,7 @@ using G = DistributedConfig;
 // Keys of config.distributed, or of a struct in it that the members lead to.
 template <class... Members>
 auto distributed_keys(Keys& keys, Members... members) {
-  return GroupKeys(
-      keys, "distributed", [members...](auto& config) -> auto& {
-        return (config.distributed.*....*members);
-      });
+  return group_keys(keys, "distributed", &TrainConfig::distributed, members...);
 }
 
 void add_grid(Keys& keys) {

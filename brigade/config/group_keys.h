@@ -66,6 +66,19 @@ class GroupKeys {
   Of of_;
 };
 
+// Keys whose values are members of config.*first.*second..., such as
+// &TrainConfig::training, &TrainingConfig::lr.
+template <class... Members>
+auto group_keys(
+    std::vector<ConfigKey>& keys,
+    std::string group,
+    Members... members) {
+  return GroupKeys(
+      keys, std::move(group), [members...](auto& config) -> auto& {
+        return (config.*....*members);
+      });
+}
+
 // The keys of `distributed` and of `training`, in the order of the docs.
 void add_distributed(std::vector<ConfigKey>& keys);
 void add_training(std::vector<ConfigKey>& keys);

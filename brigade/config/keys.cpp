@@ -31,8 +31,7 @@ using enum Resume;
 
 void add_model(std::vector<ConfigKey>& keys) {
   using G = ModelConfig;
-  const GroupKeys group(
-      keys, "model", [](auto& config) -> auto& { return config.model; });
+  const auto group = group_keys(keys, "model", &TrainConfig::model);
   group.key(
       "name",
       &G::name,
@@ -82,8 +81,7 @@ void add_model(std::vector<ConfigKey>& keys) {
 
 void add_adapter(std::vector<ConfigKey>& keys) {
   using G = AdapterOptions;
-  const GroupKeys group(
-      keys, "adapter", [](auto& config) -> auto& { return config.adapter; });
+  const auto group = group_keys(keys, "adapter", &TrainConfig::adapter);
   group.key(
       "rank",
       &G::rank,
@@ -125,8 +123,7 @@ void add_adapter(std::vector<ConfigKey>& keys) {
 
 void add_dataset(std::vector<ConfigKey>& keys) {
   using G = DatasetConfig;
-  const GroupKeys group(
-      keys, "dataset", [](auto& config) -> auto& { return config.dataset; });
+  const auto group = group_keys(keys, "dataset", &TrainConfig::dataset);
   group.key("name", &G::name, kAny, kMeaning, "path of a prepared dataset");
   group
       .key(
@@ -181,8 +178,7 @@ void add_dataset(std::vector<ConfigKey>& keys) {
 // How documents become sequences.
 void add_documents(std::vector<ConfigKey>& keys) {
   using G = DatasetConfig;
-  const GroupKeys group(
-      keys, "dataset", [](auto& config) -> auto& { return config.dataset; });
+  const auto group = group_keys(keys, "dataset", &TrainConfig::dataset);
   group.key(
       "document_epochs",
       &G::document_epochs,
@@ -225,8 +221,7 @@ void add_documents(std::vector<ConfigKey>& keys) {
 // The keys of text that is tokenized while training.
 void add_text(std::vector<ConfigKey>& keys) {
   using G = DatasetConfig;
-  const GroupKeys group(
-      keys, "dataset", [](auto& config) -> auto& { return config.dataset; });
+  const auto group = group_keys(keys, "dataset", &TrainConfig::dataset);
   group
       .key(
           "text",
@@ -258,10 +253,7 @@ void add_text(std::vector<ConfigKey>& keys) {
 
 void add_checkpoint(std::vector<ConfigKey>& keys) {
   using G = CheckpointConfig;
-  const GroupKeys group(
-      keys, "checkpoint", [](auto& config) -> auto& {
-        return config.checkpoint;
-      });
+  const auto group = group_keys(keys, "checkpoint", &TrainConfig::checkpoint);
   group.key("save_dir", &G::save_dir, kAny, kFree, "folder of checkpoints")
       .default_note = "<logging.run_dir>/checkpoints";
   group.key(
@@ -320,8 +312,7 @@ void add_checkpoint(std::vector<ConfigKey>& keys) {
 
 void add_logging(std::vector<ConfigKey>& keys) {
   using G = LoggingConfig;
-  const GroupKeys group(
-      keys, "logging", [](auto& config) -> auto& { return config.logging; });
+  const auto group = group_keys(keys, "logging", &TrainConfig::logging);
   group.key(
       "tensorboard",
       &G::tensorboard,
@@ -374,10 +365,7 @@ void add_logging(std::vector<ConfigKey>& keys) {
 
 void add_environment(std::vector<ConfigKey>& keys) {
   using G = EnvironmentConfig;
-  const GroupKeys group(
-      keys, "environment", [](auto& config) -> auto& {
-        return config.environment;
-      });
+  const auto group = group_keys(keys, "environment", &TrainConfig::environment);
   group
       .key(
           "OMP_NUM_THREADS",

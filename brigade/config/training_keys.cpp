@@ -12,10 +12,7 @@ using enum Resume;
 // Keys of config.training, or of a struct in it that the members lead to.
 template <class... Members>
 auto training_keys(std::vector<ConfigKey>& keys, Members... members) {
-  return GroupKeys(
-      keys, "training", [members...](auto& config) -> auto& {
-        return (config.training.*....*members);
-      });
+  return group_keys(keys, "training", &TrainConfig::training, members...);
 }
 
 void add_training_trajectory(std::vector<ConfigKey>& keys) {
