@@ -34,7 +34,7 @@ void measure(
     const char* what,
     const brigade::TextInput& source,
     const fs::path& folder,
-    uint64_t shuffle_block) {
+    int64_t shuffle_block) {
   const auto begin = Clock::now();
   const auto tokens = std::make_shared<brigade::TextTokens>(
       source, brigade::TextTokensOptions{.folder = folder});
@@ -67,7 +67,7 @@ int main(int argc, char** argv) {
       .tokenizer = argc > 1 ? argv[1] : "bytes"};
   if (argc > 2)
     source.paths.assign(argv + 2, argv + argc);
-  for (const uint64_t block : {0, 64}) {
+  for (const int64_t block : {0, 64}) {
     const std::string order =
         block == 0 ? "in order" : "shuffled in blocks of 64";
     fs::remove_all(folder);

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "brigade/options/choice.h"
-#include "brigade/options/packing.h"
+#include "brigade/options/dataset.h"
 #include "brigade/options/preference.h"
 
 namespace brigade {

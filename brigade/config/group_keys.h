@@ -3,7 +3,6 @@
 #pragma once
 
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -24,16 +23,15 @@ inline ValueRule at_least(double low) {
 template <class Of>
 class GroupKeys {
  public:
-  using Owner = std::remove_cvref_t<std::invoke_result_t<Of, TrainConfig&>>;
-
   GroupKeys(std::vector<ConfigKey>& keys, std::string group, Of of)
       : keys_(keys), group_(std::move(group)), of_(of) {}
 
   // `resume` has no default: a new key must say what its change means.
-  template <class Value>
+  // `member`: of the struct, or of one that it derives from.
+  template <class Value, class Struct>
   ConfigKey& key(
       std::string name,
-      Value Owner::*member,
+      Value Struct::*member,
       ValueRule rule,
       Resume resume,
       std::string help) const {

@@ -1,7 +1,7 @@
 // One run, as its JSON file describes it: picotron's config.json, with further
-// keys in the same groups. A component's option struct is a member here;
-// config/keys.cpp says which key is which member of it. The other members are
-// named exactly as their keys.
+// keys in the same groups. A component's option struct is a member here, or the
+// base of a group; config/keys.cpp says which key is which member of it. The
+// other members are named exactly as their keys.
 //
 // The file, the command line's group.key=value overrides and the defaults are
 // put together by load_train_config(), which reports every problem at once.
@@ -24,11 +24,11 @@
 #include "brigade/model_spec/decoder_config.h"
 #include "brigade/options/adapter.h"
 #include "brigade/options/backend.h"
+#include "brigade/options/dataset.h"
 #include "brigade/options/grad_sync_algorithm.h"
 #include "brigade/options/low_communication.h"
 #include "brigade/options/mup.h"
 #include "brigade/options/optimizer.h"
-#include "brigade/options/packing.h"
 #include "brigade/options/powersgd.h"
 #include "brigade/options/preference.h"
 #include "brigade/options/router_balance.h"
@@ -166,31 +166,25 @@ struct MixturePart {
   bool operator==(const MixturePart&) const = default;
 };
 
-struct DatasetConfig {
+// With what data/ takes as it is.
+struct DatasetConfig : DatasetOptions {
   // Path of a prepared dataset; empty with `mixture`, and once loaded with
   // `text`, which takes its place.
   std::string name;
   // Files and folders of text (data/text_tokens.h); absent: none.
   std::optional<std::vector<std::string>> text;
-  std::string text_key = "text";   // of .jsonl, or a table's column
-  bool prepend_bos = false;        // to each document of `text`
-  std::string python = "python3";  // that reads tables of `text`
-  std::string tokenizer;  // path, or "bytes"; empty: the dataset's, the model's
+  std::string text_key = "text";           // of .jsonl, or a table's column
+  bool prepend_bos = false;                // to each document of `text`
+  std::string python = "python3";          // that reads tables of `text`
   std::optional<std::string> subset_name;  // ignored
   std::string split = "train";             // ignored
   int64_t num_workers = 0;                 // ignored: a thread of its own
   int64_t num_proc = 1;                    // ignored: `brigade prepare`'s
-  bool shuffle = false;
-  int64_t shuffle_block = 0;    // windows; 0: the whole epoch
-  bool eval_parts = false;      // of a mixture, each by itself too
+  bool eval_parts = false;                 // of a mixture, each by itself too
   double eval_fraction = 0.02;  // held out when training.eval_every > 0
   std::vector<MixturePart> mixture;
-  bool document_epochs = false;  // documents in a new order every epoch
   // At document boundaries; once loaded true with packing.
   bool reset_attention = false;
-  Packing packing = Packing::kNone;  // of documents into sequences
-  LongDocuments long_documents = LongDocuments::kRefuse;  // of packing
-  std::string teacher;  // a file of `brigade evaluate --top-k`; empty: none
 };
 
 struct CheckpointConfig {

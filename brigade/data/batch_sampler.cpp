@@ -54,7 +54,7 @@ uint64_t BatchSampler::window(uint64_t sample) const {
   if (!options_.shuffle)
     return options_.windows.begin + position;
   const uint64_t seed = mix_bits(options_.seed) ^ epoch(sample);
-  const uint64_t block_size = options_.shuffle_block;
+  const auto block_size = static_cast<uint64_t>(options_.shuffle_block);
   if (block_size > 0) {
     const uint64_t block = position / block_size;
     const uint64_t first = block * block_size;

@@ -46,7 +46,7 @@ struct BatchSamplerOptions {
   // Windows change places within blocks of so many, one block after the other,
   // so that the beginning of an epoch does not depend on its end; 0: within the
   // epoch.
-  uint64_t shuffle_block = 0;
+  int64_t shuffle_block = 0;
 };
 
 class BatchSampler {

@@ -15,7 +15,7 @@
 
 #include "brigade/data/packing_plan.h"
 #include "brigade/data/sample_source.h"
-#include "brigade/options/packing.h"
+#include "brigade/options/dataset.h"
 
 namespace brigade {
 
@@ -46,7 +46,7 @@ struct PackedDocumentsOptions {
   // without a block, documents of one length in each other's places. Otherwise
   // sequences come in the order of their first documents.
   bool shuffle = false;
-  uint64_t shuffle_block = 0;
+  int64_t shuffle_block = 0;
 };
 
 // Needs 16 bytes per document and as many per sequence.

@@ -10,7 +10,8 @@ uint64_t TextWindowSource::samples_per_epoch() const {
 }
 
 void TextWindowSource::read(uint64_t sample, Window& window) const {
-  const uint64_t block = std::max<uint64_t>(1, options_.shuffle_block);
+  const auto block =
+      static_cast<uint64_t>(std::max<int64_t>(1, options_.shuffle_block));
   // Where the sample's block ends, in windows, if the first epoch is so long.
   const uint64_t block_end = (sample / block + 1) * block;
   const TextTokens::Snapshot snapshot = tokens_->wait_for(

@@ -17,7 +17,7 @@ struct TextWindowsOptions {
   // Blocks in which windows change places (BatchSamplerOptions); 0: they stay
   // in order. Sample g waits for the tokens of its block, or for all when the
   // first epoch ends before.
-  uint64_t shuffle_block = 0;
+  int64_t shuffle_block = 0;
 };
 
 class TextWindowSource : public SampleSource {

@@ -73,15 +73,15 @@ Source make_training_source(
     const TrainingDataOptions& options,
     const WindowRange& windows,
     uint64_t seed) {
-  if (!options.document_epochs) {
+  if (!options.dataset.document_epochs) {
     return std::make_shared<WindowSource>(
         dataset,
         options.seq_length,
         BatchSamplerOptions{
             .windows = windows,
             .seed = seed,
-            .shuffle = options.shuffle,
-            .shuffle_block = options.shuffle_block});
+            .shuffle = options.dataset.shuffle,
+            .shuffle_block = options.dataset.shuffle_block});
   }
   // The last window's last token is the first that may be held out.
   const auto seq_length = static_cast<uint64_t>(options.seq_length);
@@ -91,7 +91,7 @@ Source make_training_source(
           .seq_length = options.seq_length,
           .num_tokens = windows.end * seq_length + 1,
           .seed = seed,
-          .shuffle_windows = options.shuffle});
+          .shuffle_windows = options.dataset.shuffle});
 }
 
 // Brigade's own datasets say how they were made; those of other programs, and
@@ -105,8 +105,8 @@ void check_vocabulary(
   const auto info = read_dataset_info(prefix);
   if (!info || info->vocab_size > options.vocab_size)
     check_token_ids(dataset, options.vocab_size, options.scan);
-  if (info && !options.tokenizer.empty())
-    require_tokenizer(*info, options.tokenizer, prefix);
+  if (info && !options.dataset.tokenizer.empty())
+    require_tokenizer(*info, options.dataset.tokenizer, prefix);
   const bool has_pairs = info && info->num_pairs > 0;
   const bool wants_pairs =
       options.samples != TrainingDataOptions::Samples::kWindows;
@@ -146,8 +146,9 @@ std::shared_ptr<TextTokens> open_text(
 // Whether the first windows of the text do not depend on its end.
 bool can_begin_early(const TrainingDataOptions& options) {
   return options.parts.size() == 1 && options.held_out_fraction == 0 &&
-         !options.document_epochs && options.packing == Packing::kNone &&
-         (!options.shuffle || options.shuffle_block > 0);
+         !options.dataset.document_epochs &&
+         options.dataset.packing == Packing::kNone &&
+         (!options.dataset.shuffle || options.dataset.shuffle_block > 0);
 }
 
 std::shared_ptr<const TokenDataset> open_dataset(
@@ -163,9 +164,9 @@ std::shared_ptr<const TokenDataset> open_dataset(
 std::shared_ptr<const TeacherFile> open_teacher(
     const TokenDataset& dataset,
     const TrainingDataOptions& options) {
-  auto teacher = std::make_shared<const TeacherFile>(options.teacher);
+  auto teacher = std::make_shared<const TeacherFile>(options.dataset.teacher);
   const TeacherFileInfo& info = teacher->info();
-  const bool is_packed = options.packing != Packing::kNone;
+  const bool is_packed = options.dataset.packing != Packing::kNone;
   const std::string again = fmt::format(
       "make it with `brigade evaluate --run TEACHER --dataset {} --top-k FILE "
       "{}`",
@@ -174,7 +175,9 @@ std::shared_ptr<const TeacherFile> open_teacher(
                 : fmt::format("--seq-length {}", options.seq_length));
   const auto refuse = [&](const std::string& what) {
     throw ConfigError(fmt::format(
-        "[config] /dataset/teacher = \"{}\" {}", options.teacher, what));
+        "[config] /dataset/teacher = \"{}\" {}",
+        options.dataset.teacher,
+        what));
   };
   if (const std::string other = teacher->unlike(dataset); !other.empty())
     refuse(fmt::format("was made of another dataset: {}; {}", other, again));
@@ -251,10 +254,10 @@ Sources pack_documents(
   PackedDocumentsOptions packing{
       .seq_length = options.seq_length,
       .end = end,
-      .long_documents = options.long_documents,
+      .long_documents = options.dataset.long_documents,
       .seed = seed,
-      .shuffle = options.shuffle,
-      .shuffle_block = options.shuffle_block};
+      .shuffle = options.dataset.shuffle,
+      .shuffle_block = options.dataset.shuffle_block};
   const auto training = std::make_shared<PackedDocuments>(dataset, packing);
   Sources sources{
       .training = training, .held_out = {}, .packing = training->counts()};
@@ -297,10 +300,10 @@ TrainingData open_pairs(const TrainingDataOptions& options) {
             .windows = range,
             .seed = options.seed,
             .shuffle = shuffle,
-            .shuffle_block = options.shuffle_block});
+            .shuffle_block = options.dataset.shuffle_block});
   };
   TrainingData data;
-  data.training = source(split.training, options.shuffle);
+  data.training = source(split.training, options.dataset.shuffle);
   if (split.held_out.size() > 0)
     data.held_out = source(split.held_out, false);
   data.num_tokens = pairs->dataset->num_tokens();
@@ -343,17 +346,19 @@ TrainingData open_training_data(const TrainingDataOptions& options) {
             TextWindowsOptions{
                 .seq_length = options.seq_length,
                 .seed = seed,
-                .shuffle_block = options.shuffle ? options.shuffle_block : 0});
+                .shuffle_block = options.dataset.shuffle
+                                     ? options.dataset.shuffle_block
+                                     : 0});
         return data;
       }
       dataset = tokens->wait_for_all().dataset;
     } else {
       dataset = open_dataset(part, options);
     }
-    Sources sources = options.packing == Packing::kNone
+    Sources sources = options.dataset.packing == Packing::kNone
                           ? cut_windows(dataset, part, options, seed)
                           : pack_documents(dataset, part, options, seed);
-    if (!options.teacher.empty())
+    if (!options.dataset.teacher.empty())
       add_teacher(dataset, options, sources);
     const uint64_t windows = sources.training->samples_per_epoch();
     data.num_tokens += dataset->num_tokens();

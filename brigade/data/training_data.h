@@ -15,7 +15,7 @@
 #include "brigade/data/sample_source.h"
 #include "brigade/data/text_tokens.h"
 #include "brigade/data/token_range.h"
-#include "brigade/options/packing.h"
+#include "brigade/options/dataset.h"
 
 namespace brigade {
 
@@ -34,24 +34,13 @@ struct TrainingDataOptions {
   int64_t seq_length = 0;
   int64_t vocab_size = 0;  // the model's
   uint64_t seed = 0;
-  bool shuffle = false;
-  uint64_t shuffle_block = 0;  // BatchSamplerOptions
-  // Documents change places in each epoch, not only windows; see
-  // document_epochs.h.
-  bool document_epochs = false;
+  DatasetOptions dataset;
   // What a sample is: a window, or of one dataset of pairs each answer, with
   // what a reference model says of it or without.
   enum class Samples { kWindows, kPairs, kPairsWithReference };
   Samples samples = Samples::kWindows;
-  // Whole documents in each sequence; without document_epochs then.
-  Packing packing = Packing::kNone;
-  LongDocuments long_documents = LongDocuments::kRefuse;  // of packing
-  // What a teacher says of the one dataset (data/teacher_file.h); empty: none.
-  std::string teacher;
   // The share of each part's windows, or documents with packing; 0: none.
   double held_out_fraction = 0;
-  // What the config says made the datasets; empty: nothing.
-  std::string tokenizer;
   TokenScanOptions scan;  // of token files without a DatasetInfo
   // While text is tokenized that has to be whole before training begins.
   std::function<void(const TextTokensProgress&)> on_tokenize;

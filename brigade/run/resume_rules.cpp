@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "brigade/config/keys.h"
+#include "brigade/options/dataset.h"
 #include "brigade/options/mup.h"
-#include "brigade/options/packing.h"
 #include "brigade/options/preference.h"
 #include "brigade/topology/parallel_dims.h"
 

@@ -92,13 +92,7 @@ TrainingDataOptions training_data_options(
   options.seq_length = config.training.seq_length;
   options.vocab_size = model_of(config).vocab_size;
   options.seed = static_cast<uint64_t>(config.training.seed);
-  options.shuffle = dataset.shuffle;
-  options.shuffle_block = static_cast<uint64_t>(dataset.shuffle_block);
-  options.document_epochs = config.dataset.document_epochs;
-  options.packing = config.dataset.packing;
-  options.long_documents = config.dataset.long_documents;
-  options.tokenizer = config.dataset.tokenizer;
-  options.teacher = config.dataset.teacher;
+  options.dataset = dataset;  // of its keys those that data/ takes
   using Samples = TrainingDataOptions::Samples;
   if (config.training.loss.is_of_pairs())
     options.samples = config.training.loss.needs_reference()

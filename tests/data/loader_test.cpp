@@ -204,7 +204,7 @@ TEST_F(TrainingDataTest, HeldOutWindowsAreNeverTrainedOn) {
       {.parts = {{path}},
        .seq_length = 4,
        .vocab_size = 1000,
-       .shuffle = true,
+       .dataset = {.shuffle = true},
        .held_out_fraction = 0.1});
   ASSERT_EQ(data.training_windows, 90U);
   ASSERT_EQ(data.held_out_windows, 10U);
@@ -246,7 +246,7 @@ TEST_F(TrainingDataTest, DocumentEpochsKeepDocumentsWholeInAnOrderOfTheirOwn) {
        .seq_length = 5,
        .vocab_size = 1000,
        .seed = 3,
-       .document_epochs = true});
+       .dataset = {.document_epochs = true}});
   ASSERT_EQ(data.training_windows, 8U);
   std::set<std::vector<int64_t>> epochs;
   for (uint64_t epoch = 0; epoch < 6; ++epoch) {
@@ -294,8 +294,7 @@ TEST_F(TrainingDataTest, DocumentEpochsLeaveTheHeldOutWindowsAlone) {
       {.parts = {{path}},
        .seq_length = 4,
        .vocab_size = 1000,
-       .shuffle = true,
-       .document_epochs = true,
+       .dataset = {.shuffle = true, .document_epochs = true},
        .held_out_fraction = 0.1});
   for (uint64_t g = 0; g < 3 * 90; ++g) {
     const auto window = tokens_of(*data.training, g);

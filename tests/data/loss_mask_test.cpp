@@ -78,7 +78,7 @@ TEST_F(LossMaskTest, MovesWithTheDocumentsOfAnEpoch) {
        .seq_length = 4,
        .vocab_size = 1000,
        .seed = 3,
-       .document_epochs = true});
+       .dataset = {.document_epochs = true}});
   Window window;
   for (uint64_t sample = 0; sample < 20; ++sample) {
     data.training->read(sample, window);

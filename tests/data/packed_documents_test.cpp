@@ -41,7 +41,7 @@ class PackedDocumentsTest : public DataTest {
         .parts = {{path}},
         .seq_length = 8,
         .vocab_size = 100'000,
-        .packing = Packing::kBestFit};
+        .dataset = {.packing = Packing::kBestFit}};
   }
   static std::string complaint(const TrainingDataOptions& options) {
     return message_of<DataError>([&] { open_training_data(options); });
@@ -117,10 +117,10 @@ TEST_F(PackedDocumentsTest, EveryEpochHasEachDocumentOnceAndWhole) {
     token += static_cast<int64_t>(length);
     expected.insert(document);
   }
-  for (const uint64_t block : {0, 16}) {
+  for (const int64_t block : {0, 16}) {
     TrainingDataOptions options = options_for(path);
-    options.shuffle = true;
-    options.shuffle_block = block;
+    options.dataset.shuffle = true;
+    options.dataset.shuffle_block = block;
     options.seed = 5;
     const auto data = open_training_data(options);
     const uint64_t epoch = data.training->samples_per_epoch();
@@ -151,7 +151,7 @@ TEST_F(PackedDocumentsTest, DocumentsOfOneLengthChangePlacesBetweenEpochs) {
   // Sequences of one document of 5 and one of 3 places; the pairs change.
   TrainingDataOptions options = options_for(
       dataset("a", 1, {6, 4, 6, 4, 6, 4, 6, 4, 6, 4, 6, 4, 6, 4, 6, 4}));
-  options.shuffle = true;
+  options.dataset.shuffle = true;
   const auto data = open_training_data(options);
   const uint64_t epoch = data.training->samples_per_epoch();
   ASSERT_EQ(epoch, 8U);
@@ -203,7 +203,7 @@ TEST_F(PackedDocumentsTest, LongDocumentsAreRefusedSkippedCutOrSplit) {
                     "of 20"),
           HasSubstr("dataset.long_documents to skip, cut or split")));
   const auto all_of = [&](LongDocuments choice, const std::string& text) {
-    options.long_documents = choice;
+    options.dataset.long_documents = choice;
     const auto data = open_training_data(options);
     EXPECT_EQ(describe(*data.packing, choice), text);
     std::set<Tokens> documents;
@@ -248,7 +248,7 @@ TEST_F(PackedDocumentsTest, LongDocumentsAreRefusedSkippedCutOrSplit) {
 TEST_F(PackedDocumentsTest, HeldOutDocumentsAreNeverTrainedOn) {
   TrainingDataOptions options =
       options_for(dataset("a", 1, std::vector<uint64_t>(50, 4)));
-  options.shuffle = true;
+  options.dataset.shuffle = true;
   options.held_out_fraction = 0.1;
   const auto data = open_training_data(options);
   // Two documents of 3 places in a sequence of 8.
@@ -283,7 +283,7 @@ TEST_F(PackedDocumentsTest, RefusesDatasetsThatCannotBePackedByName) {
       HasSubstr("one.ds' (nanotron) has no boundaries between documents: "
                 "dataset.packing needs several"));
   TrainingDataOptions options = options_for(dataset("none", 1, {1, 0, 20}));
-  options.long_documents = LongDocuments::kSkip;
+  options.dataset.long_documents = LongDocuments::kSkip;
   EXPECT_THAT(
       complaint(options),
       HasSubstr("none.ds] none of its 3 documents can be packed: 2 have fewer "

@@ -87,7 +87,7 @@ class TeacherFileTest : public DataTest {
     options.parts = {{.path = (folder_ / "tokens").string()}};
     options.seq_length = 3;
     options.vocab_size = 31;
-    options.teacher = path().string();
+    options.dataset.teacher = path().string();
     return options;
   }
   std::string refusal(const TrainingDataOptions& options) const {
@@ -119,7 +119,7 @@ TEST_F(TeacherFileTest, PaddingOfPackedDocumentsHasZeros) {
   write_teacher(0);
   TrainingDataOptions packed = options();
   packed.seq_length = 8;
-  packed.packing = Packing::kBestFit;
+  packed.dataset.packing = Packing::kBestFit;
   const TrainingData data = open_training_data(packed);
   Window window;
   data.training->read(0, window);
@@ -218,7 +218,7 @@ TEST_F(TeacherFileTest, RefusesATeacherMadeForAnotherRun) {
           HasSubstr("read windows of 3 tokens, but the student reads windows "
                     "of 4"),
           HasSubstr("--seq-length 4`")));
-  other.packing = Packing::kBestFit;
+  other.dataset.packing = Packing::kBestFit;
   other.seq_length = 8;
   EXPECT_THAT(refusal(other), HasSubstr("--by-document`"));
   write_teacher(0);

@@ -247,7 +247,7 @@ TEST_F(TextTokensTest, GiveTheWindowsOfThePreparedDatasetOverEpochs) {
   constexpr int64_t kSeqLength = 100;
   const auto dataset = prepared();
   const uint64_t windows = count_windows(dataset->num_tokens(), kSeqLength);
-  for (const uint64_t block : {0, 1, 7, 100, 1000000}) {
+  for (const int64_t block : {0, 1, 7, 100, 1000000}) {
     SCOPED_TRACE(block);
     std::filesystem::remove_all(folder_ / "cache");
     const TextWindowSource text(
@@ -276,19 +276,22 @@ TEST_F(TextTokensTest, GiveTheWindowsOfThePreparedDatasetOverEpochs) {
 TEST_F(TextTokensTest, TrainingDataIsThatOfThePreparedDataset) {
   prepared();
   TrainingDataOptions options{
-      .seq_length = 64, .vocab_size = 259, .seed = 3, .shuffle = true};
+      .seq_length = 64,
+      .vocab_size = 259,
+      .seed = 3,
+      .dataset = {.shuffle = true}};
   options.scan.cache_dir = folder_ / "cache";
-  options.long_documents = LongDocuments::kSplit;
+  options.dataset.long_documents = LongDocuments::kSplit;
   enum class Order { kWindows, kDocumentEpochs, kPacked };
   for (const Order order :
        {Order::kWindows, Order::kDocumentEpochs, Order::kPacked}) {
     for (const double held_out : {0.0, 0.1}) {
-      for (const uint64_t block : {0, 16}) {
-        options.document_epochs = order == Order::kDocumentEpochs;
-        options.packing =
+      for (const int64_t block : {0, 16}) {
+        options.dataset.document_epochs = order == Order::kDocumentEpochs;
+        options.dataset.packing =
             order == Order::kPacked ? Packing::kBestFit : Packing::kNone;
         options.held_out_fraction = held_out;
-        options.shuffle_block = block;
+        options.dataset.shuffle_block = block;
         options.parts = {{.path = folder_ / "out/x"}};
         const TrainingData expected = open_training_data(options);
         options.parts = {{.path = "in", .text = source()}};
@@ -318,8 +321,8 @@ TEST_F(
   prepared();
   TrainingDataOptions options{.seq_length = 64, .vocab_size = 259, .seed = 3};
   options.scan.cache_dir = folder_ / "cache";
-  options.shuffle = true;
-  options.shuffle_block = 16;
+  options.dataset.shuffle = true;
+  options.dataset.shuffle_block = 16;
   const std::vector<BatchLayout> layouts = {
       {.micro_batch_size = 4, .accumulation_steps = 2, .dp_size = 1},
       {.micro_batch_size = 3, .accumulation_steps = 1, .dp_size = 2},

@@ -1,6 +1,9 @@
-// How documents become sequences; dataset.packing, dataset.long_documents.
-// PURE.
+// What a run makes of its datasets (data/training_data.h): how documents become
+// sequences, and in which order they come. PURE.
 #pragma once
+
+#include <cstdint>
+#include <string>
 
 #include "brigade/options/choice.h"
 
@@ -31,5 +34,22 @@ inline constexpr std::array kChoices<LongDocuments>{
     Choice{LongDocuments::kSkip, "skip"},
     Choice{LongDocuments::kCut, "cut"},
     Choice{LongDocuments::kSplit, "split"}};
+
+// Config keys "dataset".
+struct DatasetOptions {
+  // A path, or "bytes": what made the datasets, or is to make them of text;
+  // empty: the dataset's own, or the model's.
+  std::string tokenizer;
+  bool shuffle = false;       // windows in each epoch
+  int64_t shuffle_block = 0;  // BatchSamplerOptions
+  // Documents change places in each epoch, not only windows
+  // (data/document_epochs.h); without packing.
+  bool document_epochs = false;
+  Packing packing = Packing::kNone;
+  LongDocuments long_documents = LongDocuments::kRefuse;  // of packing
+  // What a teacher says of the one dataset (data/teacher_file.h), a file of
+  // `brigade evaluate --top-k`; empty: none.
+  std::string teacher;
+};
 
 }  // namespace brigade
