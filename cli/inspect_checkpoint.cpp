@@ -15,6 +15,7 @@
 #include "brigade/data/training_data.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/report/run_record.h"
+#include "brigade/run/base_model.h"
 #include "brigade/run/checkpoint_folder.h"
 #include "brigade/run/part_use.h"
 #include "brigade/run/run_options.h"

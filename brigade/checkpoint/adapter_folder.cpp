@@ -218,23 +218,6 @@ std::vector<ParameterRow> adapter_rows(
   return rows;
 }
 
-AdapterOptions adapter_of_run(const CheckpointManifest& manifest) {
-  try {
-    const json& config = manifest.config.at("adapter");
-    return {
-        .rank = config.at("rank").get<int64_t>(),
-        .alpha = config.at("alpha").get<double>(),
-        .use_rslora = config.at("use_rslora").get<bool>(),
-        .dropout = config.value("dropout", 0.0),
-        .use_dora = config.value("use_dora", false),
-        .targets = config.at("targets").get<std::vector<std::string>>()};
-  } catch (const json::exception&) {
-    throw DataError(
-        "[adapter] the manifest names a base model, but its config says "
-        "nothing of an adapter");
-  }
-}
-
 AdapterFolder::AdapterFolder(const fs::path& folder, const DecoderConfig& model)
     : file_(checked_folder(folder) / kTensorFile) {
   const std::string name = (folder / kConfigFile).string();

@@ -24,7 +24,6 @@
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/options/adapter.h"
 #include "brigade/param/param.h"
-#include "brigade/run/manifest.h"
 #include "brigade/safetensors/safetensors.h"
 
 namespace brigade {
@@ -33,10 +32,6 @@ namespace brigade {
 std::vector<ParameterRow> adapter_rows(
     const DecoderConfig& model,
     const AdapterOptions& adapter);
-
-// The adapter of a run that saved this checkpoint. Throws DataError where its
-// config has none.
-AdapterOptions adapter_of_run(const CheckpointManifest& manifest);
 
 // A folder that is read.
 class AdapterFolder {

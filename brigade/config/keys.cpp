@@ -411,6 +411,22 @@ const std::vector<ConfigKey>& config_keys() {
   return keys;
 }
 
+bool read_saved_group(
+    const nlohmann::json& saved,
+    std::string_view group,
+    TrainConfig& config) {
+  const auto values = saved.find(std::string(group));
+  if (values == saved.end() || !values->is_object())
+    return false;
+  bool is_sound = true;
+  for (const ConfigKey& key : config_keys()) {
+    if (key.group == group && values->contains(key.name) &&
+        key.set(config, (*values)[key.name]))
+      is_sound = false;
+  }
+  return is_sound;
+}
+
 const ConfigKey* find_config_key(
     std::string_view group,
     std::string_view name) {

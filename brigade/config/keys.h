@@ -57,6 +57,13 @@ struct ConfigKey {
 // Every key, in the order of the docs. Built once, never changed.
 const std::vector<ConfigKey>& config_keys();
 
+// Stores the values that a group of a saved config (to_json()) has. False where
+// the group is not there, or one is not stored, because its key cannot have it.
+bool read_saved_group(
+    const nlohmann::json& saved,
+    std::string_view group,
+    TrainConfig& config);
+
 // nullptr: no such key.
 const ConfigKey* find_config_key(std::string_view group, std::string_view name);
 bool is_config_group(std::string_view group);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "brigade/base/error.h"
+#include "brigade/config/keys.h"
 #include "brigade/files/fingerprint.h"
 #include "brigade/safetensors/folder.h"
 
@@ -41,6 +42,16 @@ void check_base_model(
         base.string(),
         saved,
         now));
+}
+
+AdapterOptions adapter_of_run(const CheckpointManifest& manifest) {
+  TrainConfig config;
+  if (!read_saved_group(manifest.config, "adapter", config) ||
+      !config.adapter.is_used())
+    throw DataError(
+        "[adapter] the manifest names a base model, but its config says "
+        "nothing of an adapter");
+  return config.adapter;
 }
 
 }  // namespace brigade

@@ -1,10 +1,11 @@
-// The base model of an adapter's run: a folder beside the checkpoint, which has
-// the adapter alone.
+// An adapter's run: its options, and its base model, a folder beside the
+// checkpoint, which has the adapter alone.
 #pragma once
 
 #include <filesystem>
 #include <string>
 
+#include "brigade/options/adapter.h"
 #include "brigade/run/manifest.h"
 
 namespace brigade {
@@ -19,5 +20,9 @@ std::string fingerprint_of_weights(const std::filesystem::path& folder);
 void check_base_model(
     const CheckpointManifest& manifest,
     const std::filesystem::path& checkpoint);
+
+// The adapter of a run that saved this checkpoint. Throws DataError where its
+// config has none.
+AdapterOptions adapter_of_run(const CheckpointManifest& manifest);
 
 }  // namespace brigade

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "brigade/config/keys.h"
 #include "brigade/schedule/fragment_schedule.h"
 
 namespace brigade {
@@ -29,6 +30,13 @@ std::string rank_prefix(int rank) {
   return fmt::format("wire.{}.", rank);
 }
 
+// Keys that there were not yet have their default.
+FragmentSchedule saved_rounds(const nlohmann::json& config) {
+  TrainConfig read;
+  read_saved_group(config, "distributed", read);
+  return read.distributed.rounds;
+}
+
 // "" where errors of `saved`, after step `step`, are those of a run with `now`.
 std::string difference_of_ranks(
     const nlohmann::json& saved,
@@ -49,24 +57,11 @@ std::string difference_of_ranks(
           value(saved, key).dump(),
           value(now, key).dump());
   }
-  const auto trains_apart = [&](const nlohmann::json& config) {
-    const auto steps = value(config, "local_steps");
-    return steps.is_number() && steps > 0;
-  };
-  if (trains_apart(saved) != trains_apart(now))
+  const FragmentSchedule then = saved_rounds(saved);
+  const FragmentSchedule rounds = saved_rounds(now);
+  if ((then.local_steps > 0) != (rounds.local_steps > 0))
     return "distributed.local_steps was switched on or off";
-  // Checkpoints of before a key was there have its default.
-  const auto is_parallel = [&](const nlohmann::json& config) {
-    FragmentSchedule schedule;
-    if (const auto steps = value(config, "local_warmup_steps");
-        steps.is_number())
-      schedule.warmup_steps = steps;
-    if (const auto interval = value(config, "local_warmup_interval");
-        interval.is_number())
-      schedule.warmup_interval = interval;
-    return is_data_parallel(schedule, step);
-  };
-  if (is_parallel(saved) != is_parallel(now))
+  if (is_data_parallel(then, step) != is_data_parallel(rounds, step))
     return "the warm-up of low-communication training is another one";
   return {};
 }
