@@ -230,7 +230,7 @@ void add_dtype(CLI::App& command, ConfigArguments& arguments) {
   command
       .add_option(
           "--dtype", arguments.dtype, "Compute in it (default: the model's)")
-      ->check(one_of({"float32", "bfloat16"}));
+      ->check(one_of(choice_texts<ModelDtype>()));
 }
 
 void add_model_options(

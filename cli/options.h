@@ -78,6 +78,13 @@ CLI::Validator at_least(int64_t least);
 CLI::Validator number_between(double least, double most);
 // Names the nearest choice.
 CLI::Validator one_of(const std::vector<std::string>& choices);
+// "auto" and the names of an enum's values.
+template <class Enum>
+std::vector<std::string> names_with_auto() {
+  auto names = choice_texts<Enum>();
+  names.insert(names.begin(), "auto");
+  return names;
+}
 
 // --run, the same in all commands that work on a model or a run. `older`: other
 // spellings that are accepted and not shown, "-c,--checkpoint" or, without

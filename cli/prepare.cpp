@@ -140,12 +140,8 @@ PrepareOptions prepare_options(const PrepareArguments& arguments) {
     options.existing = PrepareOptions::Existing::kOverwrite;
   if (arguments.skip_bad_lines)
     options.bad_lines = BadLines::kSkip;
-  if (arguments.format != "auto") {
-    options.format = arguments.format == "text" ? TextFormat::kPlain
-                                                : TextFormat::kJsonLines;
-  }
-  if (arguments.encoding == "latin1")
-    options.text.encoding = TextEncoding::kLatin1;
+  options.format = find_choice<TextFormat>(arguments.format);  // none: "auto"
+  options.text.encoding = *find_choice<TextEncoding>(arguments.encoding);
   options.text.document_separator = unescaped(arguments.separator);
   return options;
 }
@@ -241,10 +237,10 @@ void add_text_options(CLI::App& command, PrepareArguments& arguments) {
           "--format",
           arguments.format,
           "What the files are; auto: by name, or else by content")
-      ->check(one_of({"auto", "text", "jsonl"}))
+      ->check(one_of(names_with_auto<TextFormat>()))
       ->capture_default_str();
   command.add_option("--encoding", arguments.encoding, "Of the text")
-      ->check(one_of({"utf-8", "latin1"}))
+      ->check(one_of(choice_texts<TextEncoding>()))
       ->capture_default_str();
 }
 

@@ -16,14 +16,6 @@
 namespace brigade::cli {
 namespace {
 
-// "auto" and the names of an enum's values.
-template <class Enum>
-std::vector<std::string> names_with_auto() {
-  auto names = choice_texts<Enum>();
-  names.insert(names.begin(), "auto");
-  return names;
-}
-
 SampleMarks sample_marks() {
   const auto environment = process_environment();
   if (::isatty(STDOUT_FILENO) == 1 &&

@@ -14,6 +14,7 @@
 #include "brigade/base/error.h"
 #include "brigade/data/byte_stream.h"
 #include "brigade/data/json_list_stream.h"
+#include "brigade/options/choice.h"
 
 namespace brigade {
 
@@ -21,7 +22,17 @@ enum class TextFormat {
   kPlain,      // .txt: one document, or several with a separator
   kJsonLines,  // .jsonl: one JSON object per line, one document each
 };
+// Their names.
+template <>
+inline constexpr std::array kChoices<TextFormat>{
+    Choice{TextFormat::kPlain, "text"},
+    Choice{TextFormat::kJsonLines, "jsonl"}};
 enum class TextEncoding { kUtf8, kLatin1 };
+// Their names.
+template <>
+inline constexpr std::array kChoices<TextEncoding>{
+    Choice{TextEncoding::kUtf8, "utf-8"},
+    Choice{TextEncoding::kLatin1, "latin1"}};
 // What becomes of a line of JSON that holds no document.
 enum class BadLines { kRefuse, kSkip };
 

@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "brigade/base/error.h"
+#include "brigade/config/choices.h"
 #include "brigade/options/expert_tensors.h"
 #include "cli/commands.h"
 #include "cli/torch_commands.h"
@@ -83,16 +84,14 @@ void add_export(CLI::App& app) {
           "--dtype",
           arguments->dtype,
           "Round the weights (default: the model's)")
-      ->check(one_of({"float32", "bfloat16"}));
+      ->check(one_of(choice_texts<ModelDtype>()));
   command
       ->add_option(
           "--experts",
           arguments->experts,
           "One tensor per expert (default), or a layer's together, as "
           "transformers 5 has\nthem in memory")
-      ->check(one_of(
-          {to_string(ExpertTensors::kSeparate),
-           to_string(ExpertTensors::kFused)}));
+      ->check(one_of(choice_texts<ExpertTensors>()));
   command
       ->add_option(
           "--shard-gb",
