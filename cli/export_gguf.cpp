@@ -33,7 +33,7 @@ namespace {
 struct GgufSource {
   std::optional<Checkpoint> checkpoint;  // absent: a Hugging Face folder
   fs::path directory;  // of the base model where an adapter is merged
-  nlohmann::json config;
+  DecoderConfig model;
   std::string tokenizer;  // as load_tokenizer() takes it; "": none
   std::string dtype;
 };
@@ -48,11 +48,14 @@ GgufSource open_source(const ExportArguments& arguments, RateBar& bar) {
   const std::string& path = arguments.run;
   if (is_hugging_face(path)) {
     source.directory = path;
-    source.config = read_json_of_export(source.directory / "config.json");
+    const fs::path file = source.directory / "config.json";
+    const nlohmann::json config = read_json_of_export(file);
+    source.model =
+        require_decoder_config(config, file.string() + ": ", "export");
     source.tokenizer = find_tokenizer_file(path).empty() ? "" : path;
     for (const char* key : {"torch_dtype", "dtype"}) {
-      if (source.config.contains(key) && source.config[key].is_string())
-        source.dtype = source.config[key].get<std::string>();
+      if (config.contains(key) && config[key].is_string())
+        source.dtype = config[key].get<std::string>();
     }
     return source;
   }
@@ -73,7 +76,7 @@ GgufSource open_source(const ExportArguments& arguments, RateBar& bar) {
     throw ConfigError(fmt::format(
         "[export] '{}' is no adapter's run: there is nothing to merge",
         source.directory.string()));
-  source.config = manifest.model;
+  source.model = source.checkpoint->model("export");
   source.dtype = manifest.dtype;
   if (!manifest.tokenizer.empty()) {
     const fs::path beside = source.directory / manifest.tokenizer;
@@ -85,21 +88,12 @@ GgufSource open_source(const ExportArguments& arguments, RateBar& bar) {
   return source;
 }
 
-DecoderConfig parse_exported_model(const GgufSource& source) {
-  const std::string place =
-      source.checkpoint
-          ? (source.checkpoint->directory() / "manifest.json").string() +
-                ": /model"
-          : (source.directory / "config.json").string() + ": ";
-  return require_decoder_config(source.config, place, "export");
-}
-
 // config.json's, and those that only generation_config.json has.
-TokenIds token_ids_of(const GgufSource& source, const DecoderConfig& model) {
+TokenIds token_ids_of(const GgufSource& source) {
   TokenIds ids{
-      .vocab_size = model.vocab_size,
-      .bos = model.bos_token_id,
-      .eos = model.eos_token_ids};
+      .vocab_size = source.model.vocab_size,
+      .bos = source.model.bos_token_id,
+      .eos = source.model.eos_token_ids};
   const fs::path generation = source.directory / "generation_config.json";
   if (!fs::is_regular_file(generation))
     return ids;
@@ -120,14 +114,14 @@ TokenIds token_ids_of(const GgufSource& source, const DecoderConfig& model) {
 
 ReadValues values_of(
     const GgufSource& source,
-    const ExportArguments& arguments,
-    const DecoderConfig& model) {
+    const ExportArguments& arguments) {
   if (!arguments.adapter.empty())
     return values_with_adapter(source.directory, arguments.adapter);
   if (arguments.merges)
     return values_with_adapter(*source.checkpoint);
-  return source.checkpoint ? values_of_checkpoint(*source.checkpoint, model)
-                           : values_of_folder(source.directory, model);
+  return source.checkpoint
+             ? values_of_checkpoint(*source.checkpoint, source.model)
+             : values_of_folder(source.directory, source.model);
 }
 
 GgufType matrix_type(const std::string& name, const GgufSource& source) {
@@ -145,13 +139,12 @@ void export_gguf(const ExportArguments& arguments) {
   RateBar bar;
   const GgufSource source = open_source(arguments, bar);
   GgufModel model;
-  model.config = parse_exported_model(source);
+  model.config = source.model;
   model.name = fs::path(arguments.gguf).stem().string();
   model.type = matrix_type(arguments.type, source);
   require_gguf(model.config, model.type);
-  model.tokenizer =
-      tokenizer_entries(source.tokenizer, token_ids_of(source, model.config));
-  const ReadValues values = values_of(source, arguments, model.config);
+  model.tokenizer = tokenizer_entries(source.tokenizer, token_ids_of(source));
+  const ReadValues values = values_of(source, arguments);
   const auto total = static_cast<uint64_t>(parameter_count(model.config));
   uint64_t done = 0;
   model.read = [&](const std::string& name) {

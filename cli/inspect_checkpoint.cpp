@@ -79,7 +79,7 @@ Rows part_rows(const CheckpointManifest& manifest) {
     const TrainConfig config =
         parse_train_config(
             manifest.config.dump(),
-            {.path = "manifest.json",
+            {.path = kManifestFile,
              .world_size = static_cast<int>(manifest.writers)})
             .config;
     if (!config.model.decoder)
@@ -200,10 +200,7 @@ void inspect_checkpoint(
     const InspectArguments& arguments) {
   const Checkpoint checkpoint(folder);
   const CheckpointManifest& manifest = checkpoint.manifest();
-  const DecoderConfig config = require_decoder_config(
-      manifest.model,
-      (checkpoint.directory() / kManifestFile).string() + ": /model",
-      "inspect");
+  const DecoderConfig config = checkpoint.model("inspect");
 
   const std::vector<CheckpointTensor> tensors = checkpoint.tensors();
   std::map<std::string, const CheckpointTensor*> stored;

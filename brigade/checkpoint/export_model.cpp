@@ -276,12 +276,10 @@ ExportedModel export_adapter_of_run(
         "[export] --experts fused: '{}' is an adapter's run, which is written "
         "with a tensor per expert; leave it out, or merge it with --merge",
         checkpoint.directory().string()));
-  const fs::path file = checkpoint.directory() / kManifestFile;
   return {
       .parameters = export_adapter(
           {.out = out,
-           .model = require_decoder_config(
-               manifest.model, file.string() + ": /model", "export"),
+           .model = checkpoint.model("export"),
            .options = adapter.options,
            .base_model = manifest.base_model,
            .read = adapter.read}),
@@ -318,12 +316,10 @@ ExportedModel export_checkpoint(
     throw ConfigError(fmt::format(
         "[export] '{}' is no adapter's run: there is nothing to merge",
         directory.string()));
-  const fs::path file = directory / "manifest.json";
   ExportedModel exported = write_folder(
       {.directory = directory,
-       .file = file,
-       .config = require_decoder_config(
-           manifest.model, file.string() + ": /model", "export"),
+       .file = directory / kManifestFile,
+       .config = checkpoint.model("export"),
        .source = manifest.model_source,
        .dtype = options.dtype.empty() ? manifest.dtype : options.dtype,
        .read =

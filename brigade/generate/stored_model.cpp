@@ -39,8 +39,7 @@ StoredModel::StoredModel(const ModelPlace& place) {
     directory_ = checkpoint_->directory();
     const CheckpointManifest& manifest = checkpoint_->manifest();
     config_ = manifest.model;
-    model_ = require_decoder_config(
-        config_, (directory_ / kManifestFile).string() + ": /model", "model");
+    model_ = checkpoint_->model("model");
     dtype_ = manifest.dtype;
     if (!manifest.tokenizer.empty()) {
       const fs::path beside = directory_ / manifest.tokenizer;

@@ -75,6 +75,13 @@ StoredCheckpoint::StoredCheckpoint(const fs::path& path)
   }
 }
 
+DecoderConfig StoredCheckpoint::model(const char* module) const {
+  return require_decoder_config(
+      manifest_.model,
+      (directory_ / kManifestFile).string() + ": /model",
+      module);
+}
+
 // The file is of the manifest's run and step.
 void StoredCheckpoint::check_file(const SafetensorsFile& file) const {
   const auto& metadata = file.metadata();

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "brigade/model_spec/decoder_config.h"
 #include "brigade/model_spec/shard.h"
 #include "brigade/run/manifest.h"
 #include "brigade/safetensors/safetensors.h"
@@ -43,6 +44,8 @@ class StoredCheckpoint {
 
   const std::filesystem::path& directory() const { return directory_; }
   const CheckpointManifest& manifest() const { return manifest_; }
+  // The model in the manifest. Throws DataError, "[`module`] FILE: /model/...".
+  DecoderConfig model(const char* module) const;
   bool contains(const std::string& name) const;
   std::vector<std::string> names() const;
   // What is stored, in the order of names().
