@@ -78,11 +78,7 @@ GgufSource open_source(const ExportArguments& arguments, RateBar& bar) {
         source.directory.string()));
   source.model = source.checkpoint->model("export");
   source.dtype = manifest.dtype;
-  if (!manifest.tokenizer.empty()) {
-    const fs::path beside = source.directory / manifest.tokenizer;
-    source.tokenizer =
-        fs::exists(beside) ? beside.string() : manifest.tokenizer;
-  }
+  source.tokenizer = source.checkpoint->tokenizer();
   if (has_adapter)
     source.directory = manifest.base_model;
   return source;

@@ -121,10 +121,8 @@ std::string tokenizer(const Checkpoint& checkpoint) {
   const std::string& name = checkpoint.manifest().tokenizer;
   if (name.empty())
     return "not recorded";
-  const fs::path beside = checkpoint.directory() / name;
   try {
-    return load_tokenizer(fs::exists(beside) ? beside.string() : name)
-        ->description();
+    return load_tokenizer(checkpoint.tokenizer())->description();
   } catch (const Error& error) {
     return fmt::format("{}: {}", name, error.what());
   }

@@ -41,10 +41,7 @@ StoredModel::StoredModel(const ModelPlace& place) {
     config_ = manifest.model;
     model_ = checkpoint_->model("model");
     dtype_ = manifest.dtype;
-    if (!manifest.tokenizer.empty()) {
-      const fs::path beside = directory_ / manifest.tokenizer;
-      tokenizer_ = fs::exists(beside) ? beside.string() : manifest.tokenizer;
-    }
+    tokenizer_ = checkpoint_->tokenizer();
     if (!manifest.base_model.empty()) {
       base_ = manifest.base_model;
       adapter_ = adapter_of_run(manifest);

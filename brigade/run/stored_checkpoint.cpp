@@ -82,6 +82,12 @@ DecoderConfig StoredCheckpoint::model(const char* module) const {
       module);
 }
 
+std::string StoredCheckpoint::tokenizer() const {
+  const fs::path beside = directory_ / manifest_.tokenizer;
+  const bool is_beside = !manifest_.tokenizer.empty() && fs::exists(beside);
+  return is_beside ? beside.string() : manifest_.tokenizer;
+}
+
 // The file is of the manifest's run and step.
 void StoredCheckpoint::check_file(const SafetensorsFile& file) const {
   const auto& metadata = file.metadata();

@@ -46,6 +46,8 @@ class StoredCheckpoint {
   const CheckpointManifest& manifest() const { return manifest_; }
   // The model in the manifest. Throws DataError, "[`module`] FILE: /model/...".
   DecoderConfig model(const char* module) const;
+  // As load_tokenizer() takes it, which the checkpoint may hold; "": none.
+  std::string tokenizer() const;
   bool contains(const std::string& name) const;
   std::vector<std::string> names() const;
   // What is stored, in the order of names().
