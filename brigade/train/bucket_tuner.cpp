@@ -40,7 +40,7 @@ combine(const std::vector<double>& mine, Communicator& group, ReduceOp op) {
 }
 
 // Measured times of the steps of one capacity.
-struct StepTimes {
+struct CapacityTimes {
   std::vector<double> exposed_ms;
   std::vector<double> step_ms;
 };
@@ -82,7 +82,7 @@ class Tuner {
   void run_steps(
       int64_t capacity_bytes,
       int steps,
-      StepTimes& times,
+      CapacityTimes& times,
       std::vector<StageProfile>* profiles);
   // Those whose plans differ on some rank, the configured one always.
   std::vector<int64_t> distinct(const std::vector<int64_t>& capacities) const;
@@ -123,7 +123,7 @@ void Tuner::measure_all_reduce(int64_t largest_bytes) {
 void Tuner::run_steps(
     int64_t capacity_bytes,
     int steps,
-    StepTimes& times,
+    CapacityTimes& times,
     std::vector<StageProfile>* profiles) {
   config_.distributed.bucket_cap_mb = to_mib(capacity_bytes);
   TrainStep train_step(config_, *mesh_, data_);
@@ -277,7 +277,7 @@ void Tuner::verify() {
     if (is_among_the_best || capacities[c].is_configured)
       chosen.push_back(c);
   }
-  std::vector<StepTimes> times(capacities.size());
+  std::vector<CapacityTimes> times(capacities.size());
   const int steps = (options_.steps + kRounds - 1) / kRounds;
   for (int round = 0; round < kRounds; ++round) {
     for (const size_t c : chosen)
@@ -296,7 +296,7 @@ void Tuner::verify() {
 BucketTuning Tuner::run() {
   const int64_t configured = configured_bytes();
   tuning_.ranks = mesh_->replicas()->size();
-  StepTimes ignored;
+  CapacityTimes ignored;
   run_steps(configured, options_.steps, ignored, &profiles_);
   predict();
   verify();
