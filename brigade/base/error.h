@@ -5,6 +5,7 @@
 //   [parallel_dims] dp 2 * pp 2 * cp 1 * tp 3 = 12, but world size is 8
 #pragma once
 
+#include <exception>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -85,5 +86,11 @@ class NumericError : public Error {
   explicit NumericError(const std::string& message)
       : Error(ExitCode::kNumeric, message) {}
 };
+
+// Throws an error of the same type whose message is "`where`: `what()`"; an
+// Error(kUnexpected) for what is no Error.
+[[noreturn]] void rethrow_from(
+    const std::string& where,
+    const std::exception& error);
 
 }  // namespace brigade

@@ -54,25 +54,12 @@ void Bucket::launch_as_is(const BucketHook& hook, Communicator& communicator) {
   view_.reduced_bytes.reset();
   try {
     work_ = hook(view_, communicator);
-  } catch (const CommError& error) {
-    throw CommError(
-        fmt::format("[data_parallel] {}: {}", describe(), error.what()));
-  } catch (const UsageError& error) {
-    throw UsageError(
-        fmt::format("[data_parallel] {}: {}", describe(), error.what()));
-  } catch (const ConfigError& error) {
-    throw ConfigError(
-        fmt::format("[data_parallel] {}: {}", describe(), error.what()));
-  } catch (const DataError& error) {
-    throw DataError(
-        fmt::format("[data_parallel] {}: {}", describe(), error.what()));
+  } catch (const Error& error) {
+    rethrow_from("[data_parallel] " + describe(), error);
   } catch (const std::exception& error) {
-    throw Error(
-        ExitCode::kUnexpected,
-        fmt::format(
-            "[data_parallel] the hook of {} failed: {}",
-            describe(),
-            error.what()));
+    rethrow_from(
+        fmt::format("[data_parallel] the hook of {} failed", describe()),
+        error);
   }
   if (work_ == nullptr) {
     throw UsageError(fmt::format(
@@ -94,8 +81,7 @@ void Bucket::wait() {
   try {
     work_->wait();
   } catch (const CommError& error) {
-    throw CommError(
-        fmt::format("[data_parallel] {}: {}", describe(), error.what()));
+    rethrow_from("[data_parallel] " + describe(), error);
   }
   timing_.wait_end_ns = steady_now_ns();
   timing_.finished_ns = work_->finished_ns();

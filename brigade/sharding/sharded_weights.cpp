@@ -196,17 +196,14 @@ void ShardedWeights::wait(int index) {
 void ShardedWeights::give_up(int index, const std::exception& error) {
   drop_works(unit(index));
   free(index);
-  const std::string message = fmt::format(
-      "[data_parallel] gathering the weights of unit {} of {} ({} ...): {}",
-      index,
-      units(),
-      memory_->all_segments()[unit(index).segments.front()].first_param->name,
-      error.what());
-  if (dynamic_cast<const CommError*>(&error) != nullptr)
-    throw CommError(message);
-  if (dynamic_cast<const UsageError*>(&error) != nullptr)
-    throw UsageError(message);
-  throw Error(ExitCode::kUnexpected, message);
+  rethrow_from(
+      fmt::format(
+          "[data_parallel] gathering the weights of unit {} of {} ({} ...)",
+          index,
+          units(),
+          memory_->all_segments()[unit(index).segments.front()]
+              .first_param->name),
+      error);
 }
 
 void ShardedWeights::drop_works(Unit& each) {
