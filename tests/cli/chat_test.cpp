@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "every_command.h"
+#include "tests/support/become.h"
 
 namespace brigade {
 namespace {
@@ -30,14 +31,8 @@ class Terminal {
  public:
   explicit Terminal(const std::vector<std::string>& arguments) {
     pid_ = ::forkpty(&terminal_, nullptr, nullptr, nullptr);
-    if (pid_ == 0) {
-      std::vector<char*> pointers = {const_cast<char*>(kProgram)};
-      for (const std::string& argument : arguments)
-        pointers.push_back(const_cast<char*>(argument.c_str()));
-      pointers.push_back(nullptr);
-      ::execv(kProgram, pointers.data());
-      ::_exit(127);
-    }
+    if (pid_ == 0)
+      testing::become(kProgram, arguments);
   }
   ~Terminal() { ::close(terminal_); }
   Terminal(const Terminal&) = delete;

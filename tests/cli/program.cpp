@@ -10,6 +10,8 @@
 #include <iterator>
 #include <thread>
 
+#include "tests/support/become.h"
+
 namespace brigade {
 
 namespace {
@@ -44,18 +46,13 @@ pid_t ProgramTest::start(const std::vector<std::string>& arguments) const {
 pid_t ProgramTest::start_program(
     const std::string& program,
     const std::vector<std::string>& arguments) const {
-  std::vector<char*> pointers = {const_cast<char*>(program.c_str())};
-  for (const std::string& argument : arguments)
-    pointers.push_back(const_cast<char*>(argument.c_str()));
-  pointers.push_back(nullptr);
   const pid_t pid = ::fork();
   if (pid == 0) {
     ::setenv("T", folder_.c_str(), 1);
     ::setenv("TMPDIR", (folder_ / "tmp").c_str(), 1);
     redirect(folder_ / "out", STDOUT_FILENO);
     redirect(folder_ / "err", STDERR_FILENO);
-    ::execvp(pointers[0], pointers.data());
-    ::_exit(127);
+    testing::become(program, arguments);
   }
   return pid;
 }

@@ -15,6 +15,8 @@
 #include <limits>
 #include <random>
 
+#include "become.h"
+
 namespace brigade::testing {
 
 namespace {
@@ -44,10 +46,6 @@ StartedProgram::StartedProgram(
     const Arguments& arguments,
     const std::map<std::string, std::string>& environment)
     : out_(unnamed_file()), err_(unnamed_file()) {
-  std::vector<char*> pointers = {const_cast<char*>(program.c_str())};
-  for (const std::string& argument : arguments)
-    pointers.push_back(const_cast<char*>(argument.c_str()));
-  pointers.push_back(nullptr);
   pid_ = ::fork();
   if (pid_ == 0) {
     // A shell's background jobs ignore SIGINT, which a program would inherit.
@@ -58,8 +56,7 @@ StartedProgram::StartedProgram(
       ::setenv(name.c_str(), value.c_str(), 1);
     ::dup2(out_, STDOUT_FILENO);
     ::dup2(err_, STDERR_FILENO);
-    ::execvp(pointers[0], pointers.data());
-    ::_exit(127);
+    become(program, arguments);
   }
 }
 
