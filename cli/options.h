@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "brigade/config/train_config.h"
-#include "brigade/generate/generate_options.h"
+#include "brigade/generate/model_place.h"
 #include "brigade/launch/environment.h"
 #include "brigade/launch/restarts.h"
 #include "brigade/launch/supervisor.h"

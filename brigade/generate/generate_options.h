@@ -2,18 +2,12 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <string>
 #include <vector>
 
-namespace brigade {
+#include "brigade/generate/model_place.h"
 
-// Where StoredModel finds a model.
-struct ModelPlace {
-  std::filesystem::path path;  // as Checkpoint's, or a Hugging Face folder
-  // A folder as AdapterFolder takes it; "": none but that of an adapter's run.
-  std::filesystem::path adapter = {};
-};
+namespace brigade {
 
 struct GenerateOptions {
   ModelPlace model;

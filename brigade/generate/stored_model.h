@@ -13,7 +13,7 @@
 #include "brigade/checkpoint/checkpoint.h"
 #include "brigade/comm/process_mesh.h"
 #include "brigade/config/train_config.h"
-#include "brigade/generate/generate_options.h"
+#include "brigade/generate/model_place.h"
 #include "brigade/model/decoder_model.h"
 #include "brigade/run/find_damage.h"
 #include "brigade/tokenizer/tokenizer.h"
