@@ -68,7 +68,7 @@ const char* const kLayouts[] = {
     "pp2-mb2-1f1b-full",
     "cp2-mb2"};
 
-planner::Machine read_calibrated(const std::string& path) {
+machine::Machine read_calibrated(const std::string& path) {
   if (!std::filesystem::exists(path))
     throw ConfigError(fmt::format(
         "[bench] {}: there is no such file; run `brigade plan --calibrate "
@@ -76,7 +76,7 @@ planner::Machine read_calibrated(const std::string& path) {
         path,
         kRanks));
   std::vector<std::string> problems;
-  const planner::Machine machine = planner::parse_machine(
+  const machine::Machine machine = machine::parse_machine(
       json::parse(read_text_file(path)), path + ": ", problems);
   if (!problems.empty())
     throw ConfigError(problems);
@@ -91,7 +91,7 @@ planner::Machine read_calibrated(const std::string& path) {
 
 planner::Training training_of(
     const OwnModel& model,
-    const planner::Machine& machine) {
+    const machine::Machine& machine) {
   planner::Training training;
   std::vector<std::string> problems;
   training.shape = planner::shape_of(
@@ -174,7 +174,7 @@ Measured read_measured(
 // `output`: an earlier one; empty: runs the program.
 void compare(
     const OwnModel& model,
-    const planner::Machine& machine,
+    const machine::Machine& machine,
     const ProgramRuns& runs,
     const std::string& output,
     Errors& errors) {
@@ -254,7 +254,7 @@ int run(
     const std::string& machine_file,
     const std::string& only,
     const std::string& measured) {
-  const planner::Machine machine = read_calibrated(machine_file);
+  const machine::Machine machine = read_calibrated(machine_file);
   const std::filesystem::path folder = make_temporary_folder("plan_own");
   const ProgramRuns runs(folder);
   Errors errors;

@@ -31,7 +31,7 @@ struct Compared {
 struct Options {
   std::string path;
   bool lists_runs = false;
-  planner::Constants constants;
+  machine::Constants constants;
   ProgramConstants programs;
   std::map<std::string, double> devices;  // "a100.sustained"
 };
@@ -386,7 +386,7 @@ void set_constant(const std::string& text, Options& options) {
 // "h100.sustained" and "h100.flash2", of every machine whose name begins so.
 void change_device(
     const std::map<std::string, double>& changes,
-    planner::Machine& machine) {
+    machine::Machine& machine) {
   for (const auto& [key, value] : changes) {
     const std::string field = key.substr(key.find('.') + 1);
     if (!machine.name.starts_with(key.substr(0, key.find('.'))))

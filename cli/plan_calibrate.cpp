@@ -17,16 +17,16 @@ namespace {
 
 void print_rates(
     const char* dtype,
-    const std::vector<planner::ProductRate>& rates) {
+    const std::vector<machine::ProductRate>& rates) {
   fmt::print("{} products, by smallest dimension:", dtype);
-  for (const planner::ProductRate& rate : rates)
+  for (const machine::ProductRate& rate : rates)
     fmt::print("  {}: {:.1f}", rate.size, rate.flops_per_s / 1e9);
   fmt::print("  GFLOP/s\n");
 }
 
 void print_measured(
-    const planner::Measurements& measured,
-    const planner::Machine& machine) {
+    const machine::Measurements& measured,
+    const machine::Machine& machine) {
   print_rates("fp32", measured.fp32_products);
   print_rates("bf16", measured.bf16_products);
   fmt::print(
@@ -40,7 +40,7 @@ void print_measured(
       measured.weight_element_s * 1e9,
       measured.kernel_gap_s * 1e6,
       readable_bytes(static_cast<double>(measured.reserved_bytes)));
-  for (const planner::AllReduceSample& sample : measured.all_reduces)
+  for (const machine::AllReduceSample& sample : measured.all_reduces)
     fmt::print(
         "all-reduce of {} bytes among {}: {:.0f} us\n",
         sample.bytes,
@@ -64,12 +64,12 @@ void calibrate(const PlanArguments& arguments) {
     return supervise_self(launch);
   share_out_threads(launch.environment, std::nullopt);
   RankReport report(launch.environment.report_file);
-  const planner::Measurements measured = measure_machine(launch.environment);
+  const machine::Measurements measured = measure_machine(launch.environment);
   if (launch.environment.rank != 0)
     return;
-  const planner::Machine machine = planner::machine_of(measured, {});
+  const machine::Machine machine = machine::machine_of(measured, {});
   write_text_file(
-      arguments.machine_out, planner::to_json(machine).dump(2) + "\n");
+      arguments.machine_out, machine::to_json(machine).dump(2) + "\n");
   print_measured(measured, machine);
   constexpr double kBusy = 0.05;
   if (measured.taken_by_others > kBusy)

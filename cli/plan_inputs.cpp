@@ -81,12 +81,12 @@ OptimizerOptions optimizer_of(const Json& file) {
   return options;
 }
 
-planner::Machine read_machine(const std::string& given) {
+machine::Machine read_machine(const std::string& given) {
   if (!is_open_input(given) && !has_file(given))
-    return planner::find_machine(given);
+    return machine::find_machine(given);
   std::vector<std::string> problems;
-  planner::Machine machine =
-      planner::parse_machine(read_json_file(given), given + ": ", problems);
+  machine::Machine machine =
+      machine::parse_machine(read_json_file(given), given + ": ", problems);
   if (!problems.empty())
     throw ConfigError(problems);
   if (machine.name.empty())
@@ -137,18 +137,18 @@ planner::Training make_training(
   training.shape = model.shape;
   training.head = model.head;
   training.set_machine(read_machine(arguments.machine));
-  const auto dtype = find_choice<planner::ProductDtype>(arguments.dtype);
+  const auto dtype = find_choice<machine::ProductDtype>(arguments.dtype);
   if (!dtype || training.machine.device.peak(*dtype) <= 0)
     throw ConfigError(fmt::format(
         "[plan] --dtype {}: {} has no such products",
         arguments.dtype,
         training.machine.device.name));
-  if (*dtype == planner::ProductDtype::kFp32)
+  if (*dtype == machine::ProductDtype::kFp32)
     training.precision = planner::Precision::fp32();
   training.precision.products = *dtype;
   training.precision.keep_states_of(
       model.optimizer,
-      *dtype == planner::ProductDtype::kFp32 ? WeightWidth::k32Bit
+      *dtype == machine::ProductDtype::kFp32 ? WeightWidth::k32Bit
                                              : WeightWidth::k16Bit);
   constexpr int64_t kLongest = 8192;
   constexpr int64_t kBatchTokens = 4 * MiB;

@@ -37,7 +37,7 @@ Json config_of(
   config["model"] = {
       {"config", model},
       {"dtype",
-       training.precision.products == planner::ProductDtype::kFp32
+       training.precision.products == machine::ProductDtype::kFp32
            ? "float32"
            : "bfloat16"}};
   config["training"] = {
@@ -229,7 +229,7 @@ void print_json(
     const planner::Training& training) {
   Json json = {
       {"model", training.shape.name},
-      {"machine", planner::to_json(training.machine)},
+      {"machine", machine::to_json(training.machine)},
       {"devices", arguments.devices},
       {"sequence_tokens", training.batch.sequence_tokens},
       {"sequences", training.batch.sequences},

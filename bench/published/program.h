@@ -84,7 +84,7 @@ struct PublishedProgram : planner::Program {
         training,
         layout,
         window,
-        static_cast<planner::AttentionKernel>(generation));
+        static_cast<machine::AttentionKernel>(generation));
   }
 
   // Scores of all pairs in memory: two batched products each way, the softmax
@@ -94,17 +94,17 @@ struct PublishedProgram : planner::Program {
       const Layout& layout) const {
     constexpr double kElement = 2;
     const planner::ModelShape& shape = training.shape;
-    const planner::DeviceTime device(
+    const machine::DeviceTime device(
         training.machine.device, training.constants);
-    const auto product = [&](const planner::Product& sizes) {
-      return device.product(sizes, planner::ProductDtype::kBf16);
+    const auto product = [&](const machine::Product& sizes) {
+      return device.product(sizes, machine::ProductDtype::kBf16);
     };
     const int64_t t = training.batch.sequence_tokens;
     const int64_t queries = t / layout.dims.cp;
     const int64_t heads = layout.micro_batch * shape.heads / layout.dims.tp;
-    const planner::Product scores = {queries, t, shape.head_dim, heads};
-    const planner::Product values = {queries, shape.head_dim, t, heads};
-    const planner::Product key_gradient = {t, shape.head_dim, queries, heads};
+    const machine::Product scores = {queries, t, shape.head_dim, heads};
+    const machine::Product values = {queries, shape.head_dim, t, heads};
+    const machine::Product key_gradient = {t, shape.head_dim, queries, heads};
     const double elements = elementwise_passes * static_cast<double>(heads) *
                             static_cast<double>(queries) *
                             static_cast<double>(t);
@@ -158,7 +158,7 @@ struct PublishedProgram : planner::Program {
     const int64_t m = planner::micro_batches(layout, training.batch);
     if (adds == Accumulation::kInProduct || m == 1 || layout.zero_stage >= 2)
       return 0;
-    const planner::DeviceTime device(
+    const machine::DeviceTime device(
         training.machine.device, training.constants);
     const double bytes = static_cast<double>(parameters) / layout.dims.tp *
                          (2 + 2.0 * training.precision.gradient_bytes);
@@ -173,14 +173,14 @@ struct PublishedProgram : planner::Program {
         layout.tokens == TokenLayout::kSharded || tp == 1)
       return Program::transfer(training, layout);
     const double bytes = planner::hidden_bytes(training, layout);
-    return planner::send_seconds(
+    return machine::send_seconds(
                training.machine,
                training.place(layout.dims, Axis::kPp),
                bytes / tp) +
-           planner::sampled_seconds(
+           machine::sampled_seconds(
                training.machine,
                training.place(layout.dims, Axis::kTp),
-               planner::Collective::kAllGather,
+               machine::Collective::kAllGather,
                bytes);
   }
 
@@ -188,11 +188,11 @@ struct PublishedProgram : planner::Program {
   // source alone on a card.
   double gather_seconds(
       const Training& training,
-      const planner::GroupPlace& owners,
+      const machine::GroupPlace& owners,
       double bytes) const override {
     if (weight_gather == WeightGather::kAllGather || owners.ranks == 1)
       return Program::gather_seconds(training, owners, bytes);
-    const planner::Machine& machine = training.machine;
+    const machine::Machine& machine = training.machine;
     const double intra = machine.intra.bytes_per_s * machine.intra.efficiency;
     const double card = machine.inter.bytes_per_s * machine.inter.efficiency /
                         machine.cards_per_node;
@@ -200,7 +200,7 @@ struct PublishedProgram : planner::Program {
                         std::log2(static_cast<double>(owners.nodes())) *
                             machine.inter.latency_s;
     return bytes / (owners.nodes() > 1 ? std::min(card, intra) : intra) +
-           owners.ranks * (planner::kLaunchSeconds + hops);
+           owners.ranks * (machine::kLaunchSeconds + hops);
   }
 
   int stride(const ParallelDims& dims, Axis axis) const override {

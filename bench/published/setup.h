@@ -86,21 +86,21 @@ inline planner::ModelShape shape_of_run(const PublishedRun& run) {
 // ---- the machine
 
 // One that the planner does not know by name: a machine file beside this one.
-inline planner::Machine machine_of_file(const std::string& name) {
+inline machine::Machine machine_of_file(const std::string& name) {
   const std::string path =
       std::string(BRIGADE_SOURCE_DIR "/bench/published/") + name + ".json";
   std::ifstream file(path);
   if (!file)
     throw DataError(fmt::format("[{}] cannot be read", path));
   std::vector<std::string> problems;
-  const planner::Machine machine = planner::parse_machine(
+  const machine::Machine machine = machine::parse_machine(
       nlohmann::json::parse(file), path + ": ", problems);
   if (!problems.empty())
     throw ConfigError(problems);
   return machine;
 }
 
-inline planner::Machine machine_of_run(const PublishedRun& run) {
+inline machine::Machine machine_of_run(const PublishedRun& run) {
   const std::string& type = run.text("gpu_type");
   const auto has = [&](const char* words) {
     return type.find(words) != std::string::npos;
@@ -128,8 +128,8 @@ inline planner::Machine machine_of_run(const PublishedRun& run) {
   }();
   if (named.empty())
     return {};
-  planner::Machine machine =
-      named == "v100" ? machine_of_file(named) : planner::find_machine(named);
+  machine::Machine machine =
+      named == "v100" ? machine_of_file(named) : machine::find_machine(named);
   // Four cards of 100 Gbit/s per node, by the type's own words.
   if (has("4xOmniPath") || has("4x100Gb")) {
     machine.inter.bytes_per_s = 400e9 / 8;
@@ -206,7 +206,7 @@ inline PublishedProgram program_of_run(
 }
 
 inline planner::Precision precision_of_run(const PublishedRun& run) {
-  using planner::ProductDtype;
+  using machine::ProductDtype;
   planner::Precision precision = {.optimizer_bytes = 12};
   const auto any = [&](std::initializer_list<const char*> words) {
     return std::any_of(words.begin(), words.end(), [&](const char* word) {
@@ -437,7 +437,7 @@ inline std::optional<double> published_seconds(
            planner::model_flops_per_token(
                training.shape, training.batch.sequence_tokens) /
            (*mfu / 100 *
-            training.machine.device.peak(planner::ProductDtype::kBf16) * gpus);
+            training.machine.device.peak(machine::ProductDtype::kBf16) * gpus);
   return std::nullopt;
 }
 

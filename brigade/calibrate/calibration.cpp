@@ -6,7 +6,7 @@
 #include "brigade/machine/device_time.h"
 #include "brigade/planner/layer_time.h"
 
-namespace brigade::planner {
+namespace brigade::machine {
 namespace {
 
 double largest(const std::vector<ProductRate>& rates) {
@@ -73,11 +73,11 @@ double seconds_of(const LayerSample& sample) {
 }
 
 // What the machine's figures say of a sample's layer.
-PartTime predicted(
+planner::PartTime predicted(
     const LayerSample& sample,
     const Constants& constants,
     const Machine& machine) {
-  Training training;
+  planner::Training training;
   training.machine = machine;
   training.constants = constants;
   training.batch = {sample.sequence_tokens, sample.sequences};
@@ -86,7 +86,7 @@ PartTime predicted(
   training.shape.heads = training.shape.kv_heads = sample.heads;
   training.shape.head_dim = sample.hidden / sample.heads;
   training.shape.intermediate = sample.intermediate;
-  Layout layout;
+  planner::Layout layout;
   layout.dims.tp = sample.tp;
   layout.dims.cp = sample.cp;
   layout.tokens = sample.tokens;
@@ -102,7 +102,7 @@ void set_layer_factors(
   const LayerSample& sample = measurements.layer;
   if (!is_measured(sample))
     return;
-  const PartTime parts = predicted(sample, constants, machine);
+  const planner::PartTime parts = predicted(sample, constants, machine);
   const auto factor = [](double seconds, double of_parts) {
     return std::clamp(seconds / of_parts, 0.5, 2.0);
   };
@@ -145,12 +145,12 @@ std::vector<Collective> collectives_of(const LayerSample& sample) {
 // Forward and backward together.
 int collectives_per_layer(const LayerSample& sample) {
   if (sample.cp > 1)
-    return sample.cp - 1 + Program().backward_exchanges(sample.cp);
+    return sample.cp - 1 + planner::Program().backward_exchanges(sample.cp);
   // Two regions each way, of an all-reduce or of two halves.
   return sample.tokens == TokenLayout::kSharded ? 8 : 4;
 }
 
-double computation_of(const PartTime& time) {
+double computation_of(const planner::PartTime& time) {
   return time.forward.computation() + time.backward_input.computation() +
          time.backward_weight.computation();
 }
@@ -276,4 +276,4 @@ Machine machine_of(
   return machine;
 }
 
-}  // namespace brigade::planner
+}  // namespace brigade::machine

@@ -12,7 +12,7 @@
 #include "brigade/machine/machine.h"
 #include "brigade/topology/token_layout.h"
 
-namespace brigade::planner {
+namespace brigade::machine {
 
 // An all-reduce of so many bytes among so many ranks.
 struct AllReduceSample {
@@ -96,4 +96,4 @@ Machine machine_of(
     const Measurements& measurements,
     const Constants& constants);
 
-}  // namespace brigade::planner
+}  // namespace brigade::machine

@@ -19,7 +19,7 @@ constexpr int kRuns = 15;
 
 void CollectiveTimer::add_all_reduces(
     Communicator& group,
-    std::vector<planner::AllReduceSample>& samples) const {
+    std::vector<machine::AllReduceSample>& samples) const {
   for (int64_t bytes = 1 << 12; bytes <= options_.largest_message_bytes;
        bytes *= 16) {
     Tensor values = torch::zeros({bytes / 4});
@@ -35,8 +35,8 @@ void CollectiveTimer::add_all_reduces(
 
 void CollectiveTimer::add_collectives(
     Communicator& group,
-    std::vector<planner::CollectiveSample>& samples) const {
-  using planner::Collective;
+    std::vector<machine::CollectiveSample>& samples) const {
+  using machine::Collective;
   for (Collective collective :
        {Collective::kAllReduce,
         Collective::kReduceScatter,
@@ -93,7 +93,7 @@ double CollectiveTimer::between_computations_seconds(
 
 // As in a backward pass: buckets, one after another, beside a computation that
 // takes longer than all of them.
-planner::OverlapSample CollectiveTimer::overlap() const {
+machine::OverlapSample CollectiveTimer::overlap() const {
   constexpr int kBuckets = 4;
   constexpr double kTimesAsLong = 3;
   const int64_t n = options_.largest_product;

@@ -24,14 +24,14 @@ class CollectiveTimer {
   // groups of a size work at once.
   void add_all_reduces(
       Communicator& group,
-      std::vector<planner::AllReduceSample>& samples) const;
+      std::vector<machine::AllReduceSample>& samples) const;
   // Times bf16 collectives, as tensor parallel exchanges activations and stage
   // 1 gathers weights: other code of the communicator.
   void add_collectives(
       Communicator& group,
-      std::vector<planner::CollectiveSample>& samples) const;
+      std::vector<machine::CollectiveSample>& samples) const;
   // Times all-reduces beside a computation that takes longer than they do.
-  planner::OverlapSample overlap() const;
+  machine::OverlapSample overlap() const;
 
  private:
   double between_computations_seconds(

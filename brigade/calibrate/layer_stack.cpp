@@ -6,7 +6,7 @@ namespace brigade {
 namespace {
 
 std::vector<MeasuredLayer> make_layers(
-    const planner::LayerSample& sizes,
+    const machine::LayerSample& sizes,
     const CommunicatorPtr& group,
     size_t count) {
   std::vector<MeasuredLayer> layers;
@@ -18,7 +18,7 @@ std::vector<MeasuredLayer> make_layers(
 }  // namespace
 
 LayerStack::LayerStack(
-    const planner::LayerSample& sizes,
+    const machine::LayerSample& sizes,
     const CommunicatorPtr& group,
     size_t count,
     bool is_recomputed)

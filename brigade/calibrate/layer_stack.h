@@ -13,7 +13,7 @@ class LayerStack {
  public:
   // As so many MeasuredLayers. is_recomputed: each keeps its input alone.
   LayerStack(
-      const planner::LayerSample& sizes,
+      const machine::LayerSample& sizes,
       const CommunicatorPtr& group,
       size_t count,
       bool is_recomputed = false);

@@ -47,8 +47,8 @@ class Measurement {
         world_(mesh(environment.world_size)->world()),
         timer_(world_, options.seconds_each) {}
 
-  planner::Measurements run() {
-    planner::Measurements result;
+  machine::Measurements run() {
+    machine::Measurements result;
     result.ranks = environment_.world_size;
     result.name = fmt::format("this machine, {} ranks", result.ranks);
     const int here = std::max(1, environment_.local_world_size);
@@ -111,11 +111,11 @@ class Measurement {
     }) / 2;
   }
 
-  planner::LayerSample layer_sizes() const {
-    planner::LayerSample sample;
+  machine::LayerSample layer_sizes() const {
+    machine::LayerSample sample;
     sample.hidden = options_.largest_product / 2;
     sample.heads =
-        std::max<int64_t>(1, sample.hidden / planner::kCalibrationHeadDim);
+        std::max<int64_t>(1, sample.hidden / machine::kCalibrationHeadDim);
     sample.intermediate = 3 * sample.hidden;
     sample.sequences = 2;
     sample.sequence_tokens = std::max<int64_t>(2, options_.tokens / 2);
@@ -134,7 +134,7 @@ class Measurement {
   }
 
   LayerStack stack(
-      const planner::LayerSample& sizes,
+      const machine::LayerSample& sizes,
       const CommunicatorPtr& group,
       bool is_recomputed = false) const {
     const int64_t parameters =
@@ -143,8 +143,8 @@ class Measurement {
   }
 
   // One of many layers, forward and backward, of a rank by itself.
-  planner::LayerSample layer(bool is_recomputed) {
-    planner::LayerSample sample = layer_sizes();
+  machine::LayerSample layer(bool is_recomputed) {
+    machine::LayerSample sample = layer_sizes();
     LayerStack layers = stack(sample, make_self_communicator(), is_recomputed);
     const Phases all =
         timer_.phases([&] { layers.forward(); }, [&] { layers.backward(); });
@@ -154,11 +154,11 @@ class Measurement {
     return sample;
   }
 
-  planner::SharedLayerSample shared_layer(
-      const planner::LayerSample& sizes,
+  machine::SharedLayerSample shared_layer(
+      const machine::LayerSample& sizes,
       const CommunicatorPtr& group) {
     constexpr int kRuns = 15;
-    planner::SharedLayerSample sample = {sizes, layer_sizes()};
+    machine::SharedLayerSample sample = {sizes, layer_sizes()};
     sample.single.sequence_tokens = sizes.sequence_tokens / sizes.cp;
     LayerStack shared = stack(sample.shared, group);
     LayerStack single = stack(sample.single, make_self_communicator());
@@ -182,15 +182,15 @@ class Measurement {
   // or chunks of tokens.
   void add_shared_layers(
       const CommunicatorPtr& group,
-      std::vector<planner::SharedLayerSample>& layers) {
+      std::vector<machine::SharedLayerSample>& layers) {
     constexpr int kShorter = 4;
     const int ranks = group->size();
-    const planner::LayerSample sizes = layer_sizes();
+    const machine::LayerSample sizes = layer_sizes();
     for (int64_t tokens :
          {sizes.sequence_tokens / kShorter, sizes.sequence_tokens}) {
       if (tokens < ranks)
         continue;
-      planner::LayerSample sample = sizes;
+      machine::LayerSample sample = sizes;
       sample.sequence_tokens = tokens;
       sample.tp = ranks;
       if (sizes.heads % ranks == 0 && tokens % ranks == 0) {
@@ -253,10 +253,10 @@ class Measurement {
     return std::clamp(of_none, 0.0, of_few) / static_cast<double>(3 * n * n);
   }
 
-  std::vector<planner::ProductRate> products(
+  std::vector<machine::ProductRate> products(
       torch::ScalarType dtype,
       double weight_element_s) {
-    std::vector<planner::ProductRate> rates;
+    std::vector<machine::ProductRate> rates;
     for (int64_t n = 32; n <= options_.largest_product; n *= 2) {
       const double elements = static_cast<double>(n) * static_cast<double>(n);
       const double seconds = products_seconds(dtype, options_.tokens, n);
@@ -277,7 +277,7 @@ class Measurement {
     const int64_t tokens = std::max<int64_t>(2, options_.tokens / kBatch);
     const auto operand = [&] {
       return torch::randn(
-                 {kBatch, tokens, kHeads, planner::kCalibrationHeadDim})
+                 {kBatch, tokens, kHeads, machine::kCalibrationHeadDim})
           .to(torch::kBFloat16)
           .requires_grad_();
     };
@@ -291,7 +291,7 @@ class Measurement {
     });
     const double keys = static_cast<double>(tokens + 1) / 2;
     return 3.5 * 4 * kBatch * static_cast<double>(tokens) * keys * kHeads *
-           planner::kCalibrationHeadDim / seconds;
+           machine::kCalibrationHeadDim / seconds;
   }
 
   // The bytes that planner/reduction_time.cpp counts: the norm reads the
@@ -317,7 +317,7 @@ class Measurement {
   // The ops and bytes of planner/layer_time.cpp: a residual and its norm move 5
   // elements forward and 4 backward, a gated activation 3 and 5. What a layer
   // reads was just made; what its backward reads was made long before.
-  void measure_elementwise(planner::Measurements& result) {
+  void measure_elementwise(machine::Measurements& result) {
     const int64_t width = options_.largest_product / 2;
     const int64_t inner = 3 * width;
     const auto leaf = [&](int64_t columns) {
@@ -363,7 +363,7 @@ class Measurement {
 
   // The head with its loss, less three products at their rate: what is left is
   // the passes over logits, 8 bytes each (planner/layer_time.cpp).
-  double logits(const std::vector<planner::ProductRate>& products) {
+  double logits(const std::vector<machine::ProductRate>& products) {
     constexpr int64_t kVocabulary = 8192;
     const int64_t width = std::min<int64_t>(256, options_.largest_product);
     const Tensor hidden = torch::randn({options_.tokens, width})
@@ -380,7 +380,7 @@ class Measurement {
       torch::autograd::grad({loss}, {hidden, weight});
     });
     const auto rate = std::find_if(
-        products.begin(), products.end(), [&](const planner::ProductRate& p) {
+        products.begin(), products.end(), [&](const machine::ProductRate& p) {
           return p.size >= std::min(width, options_.tokens);
         });
     const double elements =
@@ -395,7 +395,7 @@ class Measurement {
   }
 
   // Groups of every size that the ranks can be cut into, all at once.
-  void measure_collectives(planner::Measurements& result) {
+  void measure_collectives(machine::Measurements& result) {
     const int ranks = environment_.world_size;
     const CollectiveTimer timer(world_, options_);
     for (int size = 2; size <= ranks; ++size) {
@@ -421,7 +421,7 @@ class Measurement {
 
 }  // namespace
 
-planner::Measurements measure_machine(
+machine::Measurements measure_machine(
     const LaunchEnvironment& environment,
     const MeasureOptions& options) {
   return Measurement(environment, options).run();

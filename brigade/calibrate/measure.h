@@ -24,7 +24,7 @@ struct MeasureOptions {
 };
 
 // Throws CommError if the ranks do not connect.
-planner::Measurements measure_machine(
+machine::Measurements measure_machine(
     const LaunchEnvironment& environment,
     const MeasureOptions& options = {});
 

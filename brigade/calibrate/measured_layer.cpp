@@ -41,7 +41,7 @@ const ops::LinearOptions kLinearOptions = {
 }  // namespace
 
 MeasuredLayer::MeasuredLayer(
-    const planner::LayerSample& sizes,
+    const machine::LayerSample& sizes,
     CommunicatorPtr group)
     : sizes_(sizes),
       parallel_{sizes.cp > 1 ? make_self_communicator() : group, sizes.tokens},

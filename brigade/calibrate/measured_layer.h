@@ -15,7 +15,7 @@ class MeasuredLayer {
   // This rank's part of the layer, in bf16 with random weights, by sizes.tp,
   // sizes.tokens and sizes.cp; tp or cp is 1. `group` has as many ranks as the
   // other; all of them make every call.
-  MeasuredLayer(const planner::LayerSample& sizes, CommunicatorPtr group);
+  MeasuredLayer(const machine::LayerSample& sizes, CommunicatorPtr group);
 
   // What goes from layer to layer, both [this rank's tokens, hidden]: a layer's
   // input is their sum, which its first op makes.
@@ -36,7 +36,7 @@ class MeasuredLayer {
  private:
   int64_t local_tokens() const { return sizes_.sequence_tokens / sizes_.cp; }
 
-  planner::LayerSample sizes_;
+  machine::LayerSample sizes_;
   TensorParallel parallel_;
   CommunicatorPtr ring_;
   torch::Tensor first_norm_, second_norm_;  // [hidden]

@@ -5,7 +5,7 @@
 
 #include "brigade/base/check.h"
 
-namespace brigade::planner {
+namespace brigade::machine {
 namespace {
 
 // What one rank of the group reaches into the network: the node's cards are
@@ -178,4 +178,4 @@ double all_to_all_seconds(
   return kLaunchSeconds + link.latency_s + std::max(inside, across);
 }
 
-}  // namespace brigade::planner
+}  // namespace brigade::machine

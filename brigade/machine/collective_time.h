@@ -6,7 +6,7 @@
 
 #include "brigade/machine/machine.h"
 
-namespace brigade::planner {
+namespace brigade::machine {
 
 // One group of a communicator as it lies on the nodes. All groups of a kind lie
 // the same way and work at the same time, so those on one node share its
@@ -73,4 +73,4 @@ double all_to_all_seconds(
     const GroupPlace& place,
     double bytes);
 
-}  // namespace brigade::planner
+}  // namespace brigade::machine

@@ -5,7 +5,7 @@
 // PURE.
 #pragma once
 
-namespace brigade::planner {
+namespace brigade::machine {
 
 struct Constants {
   // Fixed time of a tile of a product: fetching its first operands and writing
@@ -26,4 +26,4 @@ struct Constants {
   double off_vectors = 0.5;
 };
 
-}  // namespace brigade::planner
+}  // namespace brigade::machine

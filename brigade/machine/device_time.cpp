@@ -5,7 +5,7 @@
 
 #include "brigade/base/check.h"
 
-namespace brigade::planner {
+namespace brigade::machine {
 namespace {
 
 // What cuBLAS and CUTLASS choose from, with the part of a unit's rate that
@@ -177,4 +177,4 @@ double DeviceTime::attention_backward(
   return 2.5 * attention_forward(work, kernel);
 }
 
-}  // namespace brigade::planner
+}  // namespace brigade::machine

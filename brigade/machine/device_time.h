@@ -9,7 +9,7 @@
 #include "brigade/machine/constants.h"
 #include "brigade/machine/machine.h"
 
-namespace brigade::planner {
+namespace brigade::machine {
 
 // C [m, n] = A [m, k] B [k, n], `batch` times in one kernel.
 struct Product {
@@ -76,4 +76,4 @@ class DeviceTime {
   Constants constants_;
 };
 
-}  // namespace brigade::planner
+}  // namespace brigade::machine

@@ -9,7 +9,7 @@
 #include "brigade/base/embedded.h"
 #include "brigade/base/error.h"
 
-namespace brigade::planner {
+namespace brigade::machine {
 
 const std::vector<Machine>& known_machines() {
   static const std::vector<Machine> machines = [] {
@@ -38,4 +38,4 @@ const Machine& find_machine(std::string_view name) {
       machine_fields()));
 }
 
-}  // namespace brigade::planner
+}  // namespace brigade::machine

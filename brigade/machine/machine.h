@@ -16,7 +16,7 @@
 
 #include "brigade/options/choice.h"
 
-namespace brigade::planner {
+namespace brigade::machine {
 
 // The dtypes in which a matrix product multiplies. kMxfp8 has one scale per 32
 // elements.
@@ -36,28 +36,28 @@ enum class Collective {
   kExchange,  // every rank passes a block to the next one
 };
 
-}  // namespace brigade::planner
+}  // namespace brigade::machine
 
 namespace brigade {
 
 template <>
-inline constexpr std::array kChoices<planner::ProductDtype>{
-    Choice{planner::ProductDtype::kFp32, "fp32"},
-    Choice{planner::ProductDtype::kBf16, "bf16"},
-    Choice{planner::ProductDtype::kFp8, "fp8"},
-    Choice{planner::ProductDtype::kMxfp8, "mxfp8"},
-    Choice{planner::ProductDtype::kFp4, "fp4"}};
+inline constexpr std::array kChoices<machine::ProductDtype>{
+    Choice{machine::ProductDtype::kFp32, "fp32"},
+    Choice{machine::ProductDtype::kBf16, "bf16"},
+    Choice{machine::ProductDtype::kFp8, "fp8"},
+    Choice{machine::ProductDtype::kMxfp8, "mxfp8"},
+    Choice{machine::ProductDtype::kFp4, "fp4"}};
 
 template <>
-inline constexpr std::array kChoices<planner::Collective>{
-    Choice{planner::Collective::kAllReduce, "all_reduce"},
-    Choice{planner::Collective::kReduceScatter, "reduce_scatter"},
-    Choice{planner::Collective::kAllGather, "all_gather"},
-    Choice{planner::Collective::kExchange, "exchange"}};
+inline constexpr std::array kChoices<machine::Collective>{
+    Choice{machine::Collective::kAllReduce, "all_reduce"},
+    Choice{machine::Collective::kReduceScatter, "reduce_scatter"},
+    Choice{machine::Collective::kAllGather, "all_gather"},
+    Choice{machine::Collective::kExchange, "exchange"}};
 
 }  // namespace brigade
 
-namespace brigade::planner {
+namespace brigade::machine {
 
 using brigade::to_string;
 
@@ -168,4 +168,4 @@ nlohmann::json to_json(const Machine& machine);
 // "name, devices_per_node, device.memory_bytes, ...", for messages.
 std::string machine_fields();
 
-}  // namespace brigade::planner
+}  // namespace brigade::machine

@@ -15,7 +15,7 @@
 
 #include "brigade/machine/machine.h"
 
-namespace brigade::planner {
+namespace brigade::machine {
 namespace {
 
 using Json = nlohmann::json;
@@ -351,4 +351,4 @@ std::string machine_fields() {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-}  // namespace brigade::planner
+}  // namespace brigade::machine

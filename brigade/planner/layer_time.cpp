@@ -7,6 +7,10 @@
 namespace brigade::planner {
 namespace {
 
+using machine::Collective;
+using machine::GroupPlace;
+using machine::ProductDtype;
+
 constexpr double kElement = 2;  // bytes of an activation
 constexpr double kId = 8;       // of a token or a target
 
@@ -33,7 +37,7 @@ class Part {
       add_experts(time);
     add_elementwise(time);
     add_attention(window, time);
-    const Device& device = training_.machine.device;
+    const machine::Device& device = training_.machine.device;
     for (const auto pass : kPasses) {
       const double factor = pass == &PartTime::forward ? device.forward_factor
                                                        : device.backward_factor;
@@ -150,7 +154,7 @@ class Part {
       ProductDtype dtype,
       double weight,
       PartTime& time) const {
-    const auto seconds = [&](const Product& product) {
+    const auto seconds = [&](const machine::Product& product) {
       return device_.product(product, dtype) + weight;
     };
     time.forward.products += seconds({m, out, in});
@@ -265,7 +269,7 @@ class Part {
     if (cp == 1)
       return;
     constexpr auto kExchange = Collective::kExchange;
-    const Machine& machine = training_.machine;
+    const machine::Machine& machine = training_.machine;
     const GroupPlace place = training_.place(layout_.dims, Axis::kCp);
     const double block =
         2 * kElement * static_cast<double>(tokens()) * key_value_width();
@@ -379,14 +383,14 @@ class Part {
   const Layout& layout_;
   const Program& program_;
   const ModelShape& shape_;
-  DeviceTime device_;
+  machine::DeviceTime device_;
   int tp_;
 };
 
 }  // namespace
 
 double exposed_beside(
-    const Constants& constants,
+    const machine::Constants& constants,
     double communication,
     double computation) {
   const double hidden = std::min(communication, computation);

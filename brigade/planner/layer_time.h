@@ -103,7 +103,7 @@ PartTime head_time(const Training& training, const Layout& layout);
 // What communication takes that runs beside computation: what is longer, and
 // what the computation loses to it.
 double exposed_beside(
-    const Constants& constants,
+    const machine::Constants& constants,
     double communication,
     double computation);
 

@@ -13,7 +13,8 @@ AttentionTime Program::attention(
     const Training& training,
     const Layout& layout,
     int64_t window) const {
-  return flash_attention(training, layout, window, AttentionKernel::kFlash2);
+  return flash_attention(
+      training, layout, window, machine::AttentionKernel::kFlash2);
 }
 
 double Program::kept_score_bytes(const Training& training, const Layout& layout)
@@ -42,10 +43,10 @@ double Program::transfer(const Training& training, const Layout& layout) const {
 
 double Program::gather_seconds(
     const Training& training,
-    const GroupPlace& owners,
+    const machine::GroupPlace& owners,
     double bytes) const {
   return sampled_seconds(
-      training.machine, owners, Collective::kAllGather, bytes);
+      training.machine, owners, machine::Collective::kAllGather, bytes);
 }
 
 int Program::stride(const ParallelDims& dims, Axis axis) const {
@@ -59,9 +60,9 @@ AttentionTime flash_attention(
     const Training& training,
     const Layout& layout,
     int64_t window,
-    AttentionKernel kernel) {
-  const DeviceTime device(training.machine.device, training.constants);
-  const AttentionWork work = {
+    machine::AttentionKernel kernel) {
+  const machine::DeviceTime device(training.machine.device, training.constants);
+  const machine::AttentionWork work = {
       .batch = layout.micro_batch,
       .queries = tokens_per_rank(training.batch.sequence_tokens, layout.dims),
       .keys = mean_keys(training.batch.sequence_tokens, window),
@@ -72,22 +73,22 @@ AttentionTime flash_attention(
       device.attention_backward(work, kernel)};
 }
 
-GroupPlace Training::place(const ParallelDims& dims, Axis axis) const {
+machine::GroupPlace Training::place(const ParallelDims& dims, Axis axis) const {
   const int apart = machine.devices_per_node / program->stride(dims, axis);
   return {dims[axis], std::clamp(apart, 1, dims[axis])};
 }
 
-GroupPlace Training::place_dp_cp(const ParallelDims& dims) const {
-  GroupPlace all;
+machine::GroupPlace Training::place_dp_cp(const ParallelDims& dims) const {
+  machine::GroupPlace all;
   for (const Axis axis : kReplicaAxes) {
-    const GroupPlace along = place(dims, axis);
+    const machine::GroupPlace along = place(dims, axis);
     all.ranks *= along.ranks;
     all.ranks_per_node *= along.ranks_per_node;
   }
   return all;
 }
 
-GroupPlace
+machine::GroupPlace
 Training::place_replicas(const ParallelDims& dims, int apart, int count) const {
   int on_first_node = 0;
   for (int i = 0; i < count; ++i) {
@@ -103,11 +104,13 @@ Training::place_replicas(const ParallelDims& dims, int apart, int count) const {
   return {count, std::max(1, on_first_node)};
 }
 
-GroupPlace Training::place_expert_parallel(const ParallelDims& dims) const {
+machine::GroupPlace Training::place_expert_parallel(
+    const ParallelDims& dims) const {
   return place_replicas(dims, 1, dims.ep);
 }
 
-GroupPlace Training::place_expert_replicas(const ParallelDims& dims) const {
+machine::GroupPlace Training::place_expert_replicas(
+    const ParallelDims& dims) const {
   return place_replicas(dims, dims.ep, dims.replicas() / dims.ep);
 }
 

@@ -72,7 +72,7 @@ struct Program {
   // over.
   virtual double gather_seconds(
       const Training& training,
-      const GroupPlace& owners,
+      const machine::GroupPlace& owners,
       double bytes) const;
   // Ranks between neighbours of an axis: dp, pp, cp, tp, slowest first.
   virtual int stride(const ParallelDims& dims, Axis axis) const;
@@ -83,6 +83,6 @@ AttentionTime flash_attention(
     const Training& training,
     const Layout& layout,
     int64_t window,
-    AttentionKernel kernel);
+    machine::AttentionKernel kernel);
 
 }  // namespace brigade::planner

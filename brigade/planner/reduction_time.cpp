@@ -8,6 +8,9 @@
 namespace brigade::planner {
 namespace {
 
+using machine::Collective;
+using machine::GroupPlace;
+
 constexpr double kNanoseconds = 1e9;
 
 // A linear cost through two sizes, which is what bucket prediction takes.
@@ -141,7 +144,7 @@ double optimizer_seconds(
     const Training& training,
     const Layout& layout,
     const ParameterSplit& parameters) {
-  const DeviceTime device(training.machine.device, training.constants);
+  const machine::DeviceTime device(training.machine.device, training.constants);
   const GroupPlace all = training.place_dp_cp(layout.dims);
   const GroupPlace same = training.place_expert_replicas(layout.dims);
   const double owned =

@@ -168,7 +168,7 @@ std::vector<NamedPart> parts_of(const StepEstimate& estimate) {
 
 bool fits(
     const std::vector<MemoryParts>& ranks,
-    const Device& device,
+    const machine::Device& device,
     double memory_part) {
   return largest(ranks).total() <=
          memory_part * static_cast<double>(device.memory_bytes);
@@ -177,7 +177,7 @@ bool fits(
 SearchResult search(StepEstimator& estimator, const SearchOptions& options) {
   SearchResult result;
   double least = std::numeric_limits<double>::infinity();
-  const Device& device = estimator.training().machine.device;
+  const machine::Device& device = estimator.training().machine.device;
   const auto visit = [&](const Layout& layout) {
     ++result.possible;
     const std::vector<MemoryParts> memory = estimator.memory(layout);

@@ -41,7 +41,7 @@ SearchResult search(StepEstimator& estimator, const SearchOptions& options);
 // fill.
 bool fits(
     const std::vector<MemoryParts>& ranks,
-    const Device& device,
+    const machine::Device& device,
     double memory_part);
 
 // Why `other` is slower than `best`: the parts of the step that grew most, in

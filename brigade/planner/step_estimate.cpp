@@ -164,7 +164,7 @@ StepEstimate StepEstimator::estimate(const Layout& layout) {
   const double tokens = static_cast<double>(training_.batch.sequences) *
                         static_cast<double>(training_.batch.sequence_tokens);
   result.tokens_per_s_per_device = tokens / result.seconds / devices;
-  const Device& device = training_.machine.device;
+  const machine::Device& device = training_.machine.device;
   result.mfu =
       result.tokens_per_s_per_device *
       model_flops_per_token(training_.shape, training_.batch.sequence_tokens) /

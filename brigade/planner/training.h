@@ -20,7 +20,7 @@ namespace brigade::planner {
 // gradient, and of the optimizer the fp32 master (of which the bf16 weight is
 // the upper half here) and two fp32 moments.
 struct Precision {
-  ProductDtype products = ProductDtype::kBf16;
+  machine::ProductDtype products = machine::ProductDtype::kBf16;
   int weight_bytes = 2;
   int gradient_bytes = 4;
   double optimizer_bytes = 10;
@@ -30,7 +30,7 @@ struct Precision {
   // optimizer_bytes of the layers' matrices; absent: as of all others.
   std::optional<double> matrix_optimizer_bytes = {};
 
-  static Precision fp32() { return {ProductDtype::kFp32, 4, 4, 8, 8}; }
+  static Precision fp32() { return {machine::ProductDtype::kFp32, 4, 4, 8, 8}; }
   // Both become that optimizer's.
   void keep_states_of(const OptimizerOptions& options, WeightWidth weight) {
     const auto bytes = [&](StepUnit unit) {
@@ -63,34 +63,34 @@ struct HeadWork {
 
 struct Training {
   // With the constants that were measured on it, if any were.
-  void set_machine(Machine of_run) {
+  void set_machine(machine::Machine of_run) {
     constants.contention = of_run.contention.value_or(constants.contention);
     constants.device_spread =
         of_run.device_spread.value_or(constants.device_spread);
     machine = std::move(of_run);
   }
   // Where the groups of an axis, and of dp x cp, which reduces gradients, lie.
-  GroupPlace place(const ParallelDims& dims, Axis axis) const;
-  GroupPlace place_dp_cp(const ParallelDims& dims) const;
+  machine::GroupPlace place(const ParallelDims& dims, Axis axis) const;
+  machine::GroupPlace place_dp_cp(const ParallelDims& dims) const;
   // Where ranks that divide a layer's experts lie, and those that have the
   // same.
-  GroupPlace place_expert_parallel(const ParallelDims& dims) const;
+  machine::GroupPlace place_expert_parallel(const ParallelDims& dims) const;
   // See place_expert_parallel().
-  GroupPlace place_expert_replicas(const ParallelDims& dims) const;
+  machine::GroupPlace place_expert_replicas(const ParallelDims& dims) const;
 
   ModelShape shape;
-  Machine machine;
+  machine::Machine machine;
   Batch batch;
   Precision precision;
   HeadWork head;
-  Constants constants;
+  machine::Constants constants;
   std::shared_ptr<const Program> program = std::make_shared<Program>();
   std::vector<int> stage_layers;  // empty: cut by cost
 
  private:
   // Where `count` ranks lie, every `apart`-th one of dp x cp.
-  GroupPlace place_replicas(const ParallelDims& dims, int apart, int count)
-      const;
+  machine::GroupPlace
+  place_replicas(const ParallelDims& dims, int apart, int count) const;
 };
 
 // Parameters of a rank by who has them too.

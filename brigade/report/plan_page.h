@@ -13,9 +13,9 @@
 namespace brigade::planner {
 
 struct PlanPage {
-  std::string title;                  // "llama-3-8b on 512 x h100"
-  const Device* device = nullptr;     // not owned
-  std::vector<StepEstimate> layouts;  // quickest first; at least one
+  std::string title;                        // "llama-3-8b on 512 x h100"
+  const machine::Device* device = nullptr;  // not owned
+  std::vector<StepEstimate> layouts;        // quickest first; at least one
   // The timeline of the first layout, or of the part of its micro-batches that
   // is drawn.
   Simulation timeline;

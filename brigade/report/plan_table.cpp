@@ -100,7 +100,9 @@ std::string time_table(const StepEstimate& estimate) {
              "  {:<45} {:>9}\n", "step", readable_seconds(estimate.seconds));
 }
 
-std::string memory_table(const StepEstimate& estimate, const Device& device) {
+std::string memory_table(
+    const StepEstimate& estimate,
+    const machine::Device& device) {
   const MemoryUnit unit = memory_unit(largest(estimate.memory).total());
   std::string text = "  pp rank";
   for (const MemoryPart& part : kMemoryParts)

@@ -19,7 +19,9 @@ std::string layout_table(const std::vector<StepEstimate>& layouts, size_t most);
 std::string time_table(const StepEstimate& estimate);
 
 // Memory of each rank of the pipeline by part, in GiB.
-std::string memory_table(const StepEstimate& estimate, const Device& device);
+std::string memory_table(
+    const StepEstimate& estimate,
+    const machine::Device& device);
 
 // "1.25 s", "340 ms".
 std::string readable_seconds(double seconds);

@@ -6,8 +6,11 @@
 #include "brigade/machine/device_time.h"
 #include "brigade/planner/layer_time.h"
 
-namespace brigade::planner {
+namespace brigade::machine {
 namespace {
+
+using planner::Layout;
+using planner::PartTime;
 
 Measurements measured() {
   return {
@@ -73,7 +76,7 @@ PartTime predicted(
     const Measurements& measurements,
     const Layout& layout,
     Machine* machine = nullptr) {
-  Training training;
+  planner::Training training;
   training.machine = machine_of(measurements, {});
   training.batch = {kLayer.sequence_tokens, kLayer.sequences};
   training.shape.layers = 1;
@@ -109,7 +112,7 @@ TEST(Calibration, AWholeLayerTakesWhatWasMeasured) {
   measurements.recomputed_layer = measurements.layer;
   measurements.recomputed_layer.forward_s = 1.2 * forward;
   measurements.recomputed_layer.backward_s = 1.5 * backward;
-  layout.recompute = Recompute::kFull;
+  layout.recompute = planner::Recompute::kFull;
   const PartTime again = predicted(measurements, layout);
   EXPECT_NEAR(
       again.forward.total() + backward_of(again),
@@ -259,4 +262,4 @@ TEST(Calibration, TheLinkFitsTheAllReduces) {
 }
 
 }  // namespace
-}  // namespace brigade::planner
+}  // namespace brigade::machine

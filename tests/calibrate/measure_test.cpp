@@ -8,7 +8,7 @@ namespace {
 // Small sizes keep this short. The figures are not checked, since other tests
 // run at the same time.
 TEST(Measure, FindsEveryRateOfOneRank) {
-  const planner::Measurements found = measure_machine(
+  const machine::Measurements found = measure_machine(
       {},
       {.seconds_each = 0,
        .tokens = 64,
@@ -24,7 +24,7 @@ TEST(Measure, FindsEveryRateOfOneRank) {
   EXPECT_EQ(found.fp32_products[0].size, 32);
   EXPECT_EQ(found.bf16_products[1].size, 64);
   EXPECT_TRUE(found.all_reduces.empty());
-  const planner::Machine machine = planner::machine_of(found, {});
+  const machine::Machine machine = machine::machine_of(found, {});
   for (double rate :
        {found.fp32_products[0].flops_per_s,
         found.bf16_products[1].flops_per_s,

@@ -9,7 +9,7 @@
 namespace brigade {
 namespace {
 
-constexpr planner::LayerSample kSizes = {
+constexpr machine::LayerSample kSizes = {
     .hidden = 64,
     .heads = 2,
     .intermediate = 96,
@@ -24,7 +24,7 @@ void expect_finite(const torch::Tensor& x, int64_t rows) {
 TEST(MeasuredLayer, RunsOnEveryRankOfTensorParallel) {
   for (TokenLayout tokens : {TokenLayout::kReplicated, TokenLayout::kSharded}) {
     testing::run_ranks(2, [&](const CommunicatorPtr& group) {
-      planner::LayerSample sizes = kSizes;
+      machine::LayerSample sizes = kSizes;
       sizes.tp = group->size();
       sizes.tokens = tokens;
       const int64_t rows = tokens == TokenLayout::kSharded ? 8 : 16;
@@ -43,7 +43,7 @@ TEST(MeasuredLayer, RunsOnEveryRankOfTensorParallel) {
 
 TEST(MeasuredLayer, RunsOnEveryRankOfContextParallel) {
   testing::run_ranks(2, [](const CommunicatorPtr& group) {
-    planner::LayerSample sizes = kSizes;
+    machine::LayerSample sizes = kSizes;
     sizes.cp = group->size();
     LayerStack layers(sizes, group, 3);
     layers.forward();

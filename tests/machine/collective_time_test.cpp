@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-namespace brigade::planner {
+namespace brigade::machine {
 namespace {
 
 constexpr double kLaunch = 8.4e-6;
@@ -139,4 +139,4 @@ TEST(CollectiveTime, SizeOneTakesNoTime) {
 }
 
 }  // namespace
-}  // namespace brigade::planner
+}  // namespace brigade::machine

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace brigade::planner {
+namespace brigade::machine {
 namespace {
 
 // 100 units of 1 TFLOP/s each, nothing lost.
@@ -76,4 +76,4 @@ TEST(DeviceTime, AttentionTakesItsFlopsAndBackwardFiveHalves) {
 }
 
 }  // namespace
-}  // namespace brigade::planner
+}  // namespace brigade::machine

@@ -7,7 +7,7 @@
 
 #include "brigade/base/error.h"
 
-namespace brigade::planner {
+namespace brigade::machine {
 namespace {
 
 using ::testing::AllOf;
@@ -132,4 +132,4 @@ TEST(Machine, AFileWithoutAnyPeakIsRefused) {
 }
 
 }  // namespace
-}  // namespace brigade::planner
+}  // namespace brigade::machine

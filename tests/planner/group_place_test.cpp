@@ -7,6 +7,8 @@
 namespace brigade::planner {
 namespace {
 
+using machine::GroupPlace;
+
 // Ranks: dp, pp, cp, tp, tp fastest; 8 on a node.
 TEST(GroupPlace, ExpertGroupsLieWhereTheirRanksDo) {
   Training training;

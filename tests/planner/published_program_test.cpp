@@ -155,11 +155,11 @@ TEST(PublishedProgram, SeparateAccumulationMovesTenBytesPerParameter) {
 TEST(PublishedProgram, MegatronsOrderPutsDpBesideTp) {
   const ParallelDims dims = {.dp = 8, .tp = 4, .pp = 12};
   Training training = llama_on("a100-80");
-  EXPECT_EQ(training.place_dp_cp(dims), (GroupPlace{8, 1}));
+  EXPECT_EQ(training.place_dp_cp(dims), (machine::GroupPlace{8, 1}));
   PublishedProgram program;
   program.rank_order = RankOrder::kPpDpCpTp;
   use(program, training);
-  EXPECT_EQ(training.place_dp_cp(dims), (GroupPlace{8, 2}));
+  EXPECT_EQ(training.place_dp_cp(dims), (machine::GroupPlace{8, 2}));
 }
 
 }  // namespace

@@ -9,6 +9,9 @@
 namespace brigade::planner {
 namespace {
 
+using machine::Collective;
+using machine::Machine;
+
 // Stages that take equally long: nearly no vocabulary, layers in equal parts,
 // and links that cost nothing.
 Training even_stages(int stages) {

@@ -41,7 +41,7 @@ inline ModelShape qwen3_30b_a3b() {
 inline Training llama_on(const std::string& machine) {
   Training training;
   training.shape = llama_8b();
-  training.machine = find_machine(machine);
+  training.machine = machine::find_machine(machine);
   training.batch = {.sequence_tokens = 8192, .sequences = 1024};
   return training;
 }
