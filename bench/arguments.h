@@ -6,7 +6,6 @@
 #include <charconv>
 #include <cstdio>
 #include <exception>
-#include <string>
 #include <string_view>
 
 #include "brigade/base/error.h"

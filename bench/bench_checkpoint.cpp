@@ -10,7 +10,6 @@
 #include <torch/types.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>

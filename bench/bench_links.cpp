@@ -6,7 +6,6 @@
 //   build/release/bench_links [ROUNDS [MEGABITS...]]      # default 1 1000 100
 #include <fmt/format.h>
 
-#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>

@@ -12,7 +12,6 @@
 #include <filesystem>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "brigade/data/loader.h"
 #include "brigade/data/text_windows.h"

@@ -8,7 +8,6 @@
 #include <fmt/format.h>
 
 #include <cstdio>
-#include <numeric>
 
 #include "bench/published/setup.h"
 #include "brigade/planner/search.h"

@@ -24,7 +24,6 @@
 #include "brigade/generate/inference_config.h"
 #include "brigade/model_spec/model_warnings.h"
 #include "brigade/train/start_world.h"
-#include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/rate_bar.h"
 #include "cli/standard_streams.h"

@@ -6,7 +6,6 @@
 
 #include "brigade/base/error.h"
 #include "brigade/base/readable.h"
-#include "brigade/checkpoint/checkpoint.h"
 #include "brigade/checkpoint/convert.h"
 #include "brigade/checkpoint/verify.h"
 #include "brigade/files/output_path.h"

@@ -14,7 +14,6 @@
 #include "brigade/files/output_path.h"
 #include "brigade/files/read_once.h"
 #include "brigade/metrics/metrics.h"
-#include "brigade/model_spec/decoder_config.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "cli/config_memory.h"
 #include "cli/hub.h"

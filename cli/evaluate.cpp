@@ -28,7 +28,6 @@
 #include "brigade/metrics/progress_bar.h"
 #include "brigade/model_spec/model_warnings.h"
 #include "brigade/train/start_world.h"
-#include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/rate_bar.h"
 #include "cli/standard_streams.h"

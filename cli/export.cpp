@@ -14,7 +14,6 @@
 #include "brigade/model/init_weights.h"
 #include "brigade/tokenizer/sentencepiece_json.h"
 #include "brigade/tokenizer/tokenizer.h"
-#include "cli/commands.h"
 #include "cli/named_run.h"
 #include "cli/rate_bar.h"
 #include "cli/torch_commands.h"

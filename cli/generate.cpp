@@ -15,7 +15,6 @@
 #include "brigade/generate/text_generator.h"
 #include "brigade/json/parse.h"
 #include "brigade/train/start_world.h"
-#include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/rate_bar.h"
 #include "cli/standard_streams.h"

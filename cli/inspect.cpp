@@ -9,7 +9,6 @@
 #include "brigade/base/error.h"
 #include "brigade/base/utf8.h"
 #include "brigade/data/teacher_file.h"
-#include "cli/commands.h"
 #include "cli/torch_commands.h"
 
 namespace brigade::cli {

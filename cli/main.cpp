@@ -6,8 +6,6 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <cstdlib>
-#include <exception>
 #include <system_error>
 
 #include "brigade/base/error.h"

@@ -5,7 +5,6 @@
 #include "brigade/base/error.h"
 #include "brigade/files/file.h"
 #include "brigade/files/usual_path.h"
-#include "brigade/json/node.h"
 #include "brigade/json/python_json.h"
 #include "brigade/metrics/run_folder.h"
 #include "brigade/run/checkpoint_folder.h"

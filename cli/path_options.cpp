@@ -1,7 +1,5 @@
 #include "cli/parse_errors.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <string>
 #include <string_view>

@@ -1,8 +1,6 @@
 // brigade plan --calibrate: measures the present machine, writes its file.
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
-
 #include "brigade/base/readable.h"
 #include "brigade/calibrate/measure.h"
 #include "brigade/files/file.h"

@@ -18,7 +18,6 @@
 #include "brigade/base/error.h"
 #include "brigade/base/readable.h"
 #include "brigade/base/shell_word.h"
-#include "brigade/base/units.h"
 #include "brigade/config/given.h"
 #include "brigade/data/prepare_output.h"
 #include "brigade/metrics/progress_bar.h"

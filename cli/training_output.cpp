@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include "brigade/base/shell_word.h"
-#include "brigade/model_spec/decoder_config.h"
 #include "cli/standard_streams.h"
 
 namespace brigade::cli {

@@ -10,7 +10,6 @@
 #include "brigade/files/file.h"
 #include "brigade/files/output_path.h"
 #include "brigade/train/bucket_tuner.h"
-#include "cli/commands.h"
 #include "cli/hub.h"
 #include "cli/options.h"
 #include "cli/torch_commands.h"

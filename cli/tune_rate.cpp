@@ -15,7 +15,6 @@
 #include "brigade/metrics/progress_bar.h"
 #include "brigade/report/rate_sweep.h"
 #include "brigade/train/rate_tuner.h"
-#include "cli/commands.h"
 #include "cli/hub.h"
 #include "cli/options.h"
 #include "cli/rate_bar.h"

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "brigade/optim/optimizer.h"
-
 namespace brigade {
 
 State part_of(

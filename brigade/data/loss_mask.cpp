@@ -6,7 +6,6 @@
 #include <string_view>
 #include <utility>
 
-#include "brigade/base/check.h"
 #include "brigade/data/byte_reader.h"
 #include "brigade/data/dataset_info.h"
 

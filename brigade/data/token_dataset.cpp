@@ -8,7 +8,6 @@
 
 #include "brigade/base/check.h"
 #include "brigade/base/error.h"
-#include "brigade/data/byte_reader.h"
 #include "brigade/data/dataset_info.h"
 
 namespace brigade {

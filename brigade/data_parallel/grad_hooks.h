@@ -19,7 +19,6 @@
 #include <list>
 #include <memory>
 #include <span>
-#include <vector>
 
 #include "brigade/ops/libtorch_versions.h"
 #include "brigade/param/param_memory.h"

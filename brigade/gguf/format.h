@@ -22,8 +22,6 @@ inline constexpr std::string_view kGgufMagic = "GGUF";
 inline constexpr uint32_t kGgufVersion = 3;
 inline constexpr uint64_t kGgufAlignment = 32;
 inline constexpr const char* kGgufAlignmentKey = "general.alignment";
-// The bytes of a name, its terminating zero in ggml included.
-inline constexpr size_t kGgufMaxNameBytes = 64;
 inline constexpr uint32_t kGgufMaxDims = 4;
 
 // The types of entries.

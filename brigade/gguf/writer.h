@@ -17,8 +17,8 @@ namespace brigade {
 // thread-safe.
 class GgufWriter {
  public:
-  // Preconditions: keys and names are distinct valid UTF-8, names shorter than
-  // kGgufMaxNameBytes, every tensor has data_bytes().
+  // Preconditions: keys and names are distinct valid UTF-8, names of at most 63
+  // bytes, as ggml reads them, every tensor has data_bytes().
   GgufWriter(
       const std::filesystem::path& path,
       const std::vector<GgufEntry>& entries,

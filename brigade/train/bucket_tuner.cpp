@@ -9,7 +9,6 @@
 
 #include "brigade/base/error.h"
 #include "brigade/base/median.h"
-#include "brigade/data_parallel/bucketed_grad_sync.h"
 #include "brigade/metrics/clock.h"
 #include "brigade/run/run_options.h"
 #include "brigade/train/start_world.h"

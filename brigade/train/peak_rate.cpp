@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "brigade/base/error.h"
 #include "brigade/comm/device_stream.h"
 #include "brigade/comm/gpus.h"
 #include "brigade/config/model_layout.h"

@@ -19,9 +19,7 @@
 #include "brigade/run/checkpoint_folder.h"
 #include "brigade/run/resume_check.h"
 #include "brigade/run/resume_rules.h"
-#include "brigade/train/from_config.h"
 #include "brigade/train/local_checkpoint.h"
-#include "brigade/train/start_world.h"
 #include "brigade/train/wire_checkpoint.h"
 
 namespace brigade {

@@ -13,7 +13,6 @@
 #include "brigade/metrics/run_folder.h"
 #include "brigade/run/checkpoint_folder.h"
 #include "brigade/run/resume_check.h"
-#include "brigade/train/start_world.h"
 
 namespace brigade {
 namespace {

@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cmath>
 #include <ctime>
 #include <utility>
 
@@ -25,12 +24,11 @@
 #include "brigade/metrics/run_folder.h"
 #include "brigade/metrics/tfevents.h"
 #include "brigade/metrics/trace.h"
-#include "brigade/model_spec/decoder_config.h"
+#include "brigade/model/from_config.h"
 #include "brigade/pipeline_parallel/executor.h"
 #include "brigade/run/checkpoint_folder.h"
 #include "brigade/run/resume_check.h"
 #include "brigade/run/run_options.h"
-#include "brigade/train/from_config.h"
 #include "brigade/train/micro_batches.h"
 #include "brigade/train/peak_rate.h"
 #include "brigade/train/recorded_run.h"

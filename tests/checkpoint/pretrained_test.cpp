@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "brigade/base/error.h"
 #include "brigade/model_spec/parameter_table.h"

@@ -1,6 +1,5 @@
 // Every command: where a result cannot be printed or written, and when this is
 // reported.
-#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,7 +1,6 @@
 // Worlds of processes, as a launcher starts them.
 #include "brigade/comm/world.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>

@@ -2,9 +2,6 @@
 
 #include <gmock/gmock.h>
 
-#include <cmath>
-#include <numeric>
-
 #include "tests/data/data_test_files.h"
 
 namespace brigade {

@@ -6,7 +6,6 @@
 #include <chrono>
 #include <filesystem>
 #include <memory>
-#include <numeric>
 #include <random>
 #include <set>
 #include <string>

@@ -2,8 +2,6 @@
 
 #include <gmock/gmock.h>
 
-#include <algorithm>
-
 #include "brigade/data/dataset_info.h"
 #include "brigade/data/training_data.h"
 #include "tests/data/data_test_files.h"

@@ -11,7 +11,6 @@
 #include <torch/optim/sgd.h>
 
 #include <array>
-#include <chrono>
 #include <limits>
 
 #include "brigade/base/error.h"

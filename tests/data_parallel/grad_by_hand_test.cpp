@@ -3,8 +3,6 @@
 #include <gtest/gtest.h>
 #include <torch/optim/sgd.h>
 
-#include <vector>
-
 #include "tests/data_parallel/sync_cases.h"
 #include "tests/support/ranks_as_threads.h"
 

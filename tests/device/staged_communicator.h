@@ -3,8 +3,6 @@
 // the order of the calls. Gloo moves the bytes, through the host.
 #pragma once
 
-#include <memory>
-
 #include "brigade/comm/backend.h"
 
 namespace brigade::testing {

@@ -5,12 +5,9 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <fstream>
-#include <optional>
-#include <thread>
 
 #include "program_faults.h"
 

@@ -6,7 +6,6 @@
 #include <torch/types.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <functional>

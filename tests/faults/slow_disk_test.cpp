@@ -1,6 +1,5 @@
 // What training notices of a save, and in which order a save reaches the disk,
 // in real processes.
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>

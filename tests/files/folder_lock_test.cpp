@@ -9,7 +9,6 @@
 #include <atomic>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "brigade/base/error.h"
 #include "brigade/files/file.h"

@@ -1,5 +1,4 @@
 // Models and tokenizers: what is refused, and the round trip.
-#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

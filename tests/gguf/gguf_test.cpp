@@ -1,5 +1,4 @@
 // The format: an independent writer's bytes, and what the reader refuses.
-#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -9,7 +9,6 @@
 
 #include <cerrno>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 
 #include "tests/support/temporary_folder.h"

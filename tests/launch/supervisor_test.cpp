@@ -17,7 +17,6 @@
 #include <functional>
 #include <iterator>
 #include <set>
-#include <sstream>
 #include <thread>
 
 #include "brigade/base/error.h"

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <string_view>
 #include <utility>
 
 namespace brigade {

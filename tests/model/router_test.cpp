@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 #include <torch/autograd.h>
 
-#include <cmath>
 #include <memory>
 
 namespace brigade {

@@ -4,7 +4,6 @@
 
 #include <cmath>
 #include <string>
-#include <vector>
 
 #include "brigade/model_spec/experts_config.h"
 #include "brigade/model_spec/parameter_table.h"

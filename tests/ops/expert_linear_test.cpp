@@ -6,7 +6,6 @@
 #include <torch/types.h>
 
 #include <functional>
-#include <string>
 #include <tuple>
 #include <vector>
 

@@ -1,7 +1,6 @@
 #include <gtest/gtest.h>
 
 #include "brigade/ops/attention.h"
-#include "tests/support/compare.h"
 
 namespace brigade::ops {
 namespace {

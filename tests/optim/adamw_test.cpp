@@ -8,7 +8,6 @@
 
 #include <cmath>
 #include <limits>
-#include <string>
 
 #include "brigade/base/error.h"
 #include "brigade/ops/split_master.h"

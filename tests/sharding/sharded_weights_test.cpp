@@ -12,7 +12,6 @@
 #include <functional>
 #include <sstream>
 #include <stdexcept>
-#include <string>
 
 #include "brigade/base/error.h"
 #include "brigade/ops/linear.h"

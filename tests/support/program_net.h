@@ -5,7 +5,6 @@
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 
-#include <memory>
 #include <vector>
 
 #include "tests/support/random_program.h"

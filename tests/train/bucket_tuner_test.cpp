@@ -1,6 +1,5 @@
 #include "brigade/train/bucket_tuner.h"
 
-#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,4 @@
 // brigade checkpoint list|verify|inspect|prune|convert.
-#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

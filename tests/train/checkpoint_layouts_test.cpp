@@ -7,8 +7,6 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
-#include <cstdio>
-
 #include "brigade/checkpoint/checkpoint.h"
 #include "brigade/comm/process_mesh.h"
 #include "brigade/run/resume_check.h"

@@ -7,7 +7,6 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include <cstring>
 #include <set>
 
 #include "brigade/base/error.h"

@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 #include <torch/optim/sgd.h>
 
-#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <map>

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>

@@ -5,7 +5,6 @@
 
 #include <atomic>
 #include <future>
-#include <vector>
 
 #include "brigade/flight/recording.h"
 #include "brigade/metrics/clock.h"

@@ -3,7 +3,6 @@
 // itself: tests/ecosystem.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cstring>
 #include <set>
 

@@ -1,7 +1,6 @@
 // What compressed gradients lost is in checkpoints.
 #include "brigade/train/wire_checkpoint.h"
 
-#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

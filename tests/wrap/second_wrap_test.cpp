@@ -6,7 +6,6 @@
 #include <torch/optim/sgd.h>
 
 #include <memory>
-#include <optional>
 #include <utility>
 #include <vector>
 

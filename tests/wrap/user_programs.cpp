@@ -5,7 +5,6 @@
 #include <torch/nn/utils/convert_parameters.h>
 #include <torch/serialize.h>
 
-#include <cmath>
 #include <memory>
 #include <sstream>
 
