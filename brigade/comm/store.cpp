@@ -50,8 +50,8 @@ constexpr std::chrono::seconds kKeyGrace{1};
 // The same for connections: c10d sleeps between its tries.
 constexpr std::chrono::seconds kConnectionGrace{10};
 
-// In some requests c10d waits for an answer without end. Returns std::nullopt
-// if it does not come in time; the waiting thread is left behind.
+// c10d waits without end for the answers to some requests. Returns std::nullopt
+// if one does not come in time; the waiting thread is left behind.
 template <typename Answer>
 std::optional<Answer> answer_in_time(
     std::function<Answer()> request,

@@ -34,7 +34,7 @@ struct TunedCapacity {
 };
 
 struct BucketTuning {
-  // The size of this rank's dp x cp group.
+  // The size of ProcessMesh::replicas().
   int ranks = 1;
   std::vector<AllReduceSample> samples;
   AllReduceCost cost;

@@ -108,7 +108,7 @@ class TrainStep {
       const torch::Tensor& loss_sum,
       const MicroBatches& batches);
 
-  // Collective over the last stage's dp x cp. With a loss of pairs, on every
+  // Collective over the last stage's dp_cp(). With a loss of pairs, on every
   // rank of the last stage: means over the pairs of all ranks since the last
   // call. Elsewhere nothing.
   std::optional<PreferenceMetrics> take_preference();
@@ -153,7 +153,7 @@ class TrainStep {
   void add_to(Trace& trace, int64_t step, const StepResult& result) const;
   bool is_last_stage() const;
   double used_memory_gb() const;
-  // Collective over the last stage's dp x cp, then over tp x pp: the loss and
+  // Collective over the last stage's dp_cp(), then over model(): the loss and
   // its tokens, grad_norm, memory_gb, agreed and whether all is finite. Losses
   // and gradients are sums over tokens, a step's are their means: returns the
   // factor of the gradients, 0 where no token counts.

@@ -203,7 +203,7 @@ void expect_dropout_recomputed(torch::Device device) {
     const torch::Tensor between = torch::rand({3}, ones.options());
     output.sum().backward();
     const torch::Tensor after = torch::rand({3}, ones.options());
-    // For ones both the gradient and the output are the mask.
+    // The input is ones: both the gradient and the output are the mask.
     EXPECT_TRUE(torch::equal(x.grad(), output));
     EXPECT_GT(x.grad().count_nonzero().item<int64_t>(), 0);
     torch::manual_seed(5);
