@@ -216,9 +216,9 @@ class ExpressionParser {
     if (tokens_.is_operator("("))
       return parenthesis();
     if (tokens_.is_operator("["))
-      return list();
+      return collection(Kind::kList, "]");
     if (tokens_.is_operator("{"))
-      return dict();
+      return collection(Kind::kDict, "}");
     tokens_.fail(fmt::format("unexpected {}", tokens_.shown()));
   }
 
@@ -264,32 +264,21 @@ class ExpressionParser {
     return inner;
   }
 
-  ExpressionPointer list() {
-    auto result = make(Kind::kList);
+  // A list, or a dict, whose parts are its keys and values in turns.
+  ExpressionPointer collection(Kind kind, const char* closing) {
+    auto result = make(kind);
     tokens_.next();
-    while (!tokens_.take_operator("]")) {
+    while (!tokens_.take_operator(closing)) {
       if (!result->parts.empty()) {
         tokens_.expect_operator(",");
-        if (tokens_.take_operator("]"))
+        if (tokens_.take_operator(closing))
           break;
       }
       result->parts.push_back(conditional());
-    }
-    return result;
-  }
-
-  ExpressionPointer dict() {
-    auto result = make(Kind::kDict);
-    tokens_.next();
-    while (!tokens_.take_operator("}")) {
-      if (!result->parts.empty()) {
-        tokens_.expect_operator(",");
-        if (tokens_.take_operator("}"))
-          break;
+      if (kind == Kind::kDict) {
+        tokens_.expect_operator(":");
+        result->parts.push_back(conditional());
       }
-      result->parts.push_back(conditional());
-      tokens_.expect_operator(":");
-      result->parts.push_back(conditional());
     }
     return result;
   }
