@@ -98,8 +98,9 @@ constexpr std::array<std::string_view, 3> kParameters = {
 std::vector<std::string> target_parameters(const JsonNode& root) {
   std::vector<std::string> names;
   const auto list = root.find("target_parameters");
-  for (size_t i = 0; list && i < list->size(); ++i) {
-    const JsonNode each = list->element(i);
+  if (!list)
+    return {};
+  for (const JsonNode& each : list->elements()) {
     names.push_back(each.string());
     if (std::none_of(
             kParameters.begin(), kParameters.end(), [&](const auto& known) {

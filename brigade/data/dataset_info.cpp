@@ -101,9 +101,7 @@ std::optional<DatasetInfo> read_dataset_info(const fs::path& prefix) {
   if (has_pairs)
     info.num_pairs = count_at(root, "num_pairs");
   info.token_type = root.at("token_type").string();
-  const JsonNode sources = root.at("sources");
-  for (size_t i = 0; i < sources.size(); ++i) {
-    const JsonNode source = sources.element(i);
+  for (const JsonNode& source : root.at("sources").elements()) {
     info.sources.push_back(
         {.path = source.at("path").string(),
          .text_bytes = count_at(source, "text_bytes"),

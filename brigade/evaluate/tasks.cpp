@@ -24,8 +24,7 @@ TaskRequest parse_request(const JsonNode& line) {
   if (const auto delimiter = line.find("target_delimiter"))
     request.target_delimiter = delimiter->string();
   const JsonNode choices = line.at("choices");
-  for (size_t i = 0; i < choices.size(); ++i) {
-    const JsonNode choice = choices.element(i);
+  for (const JsonNode& choice : choices.elements()) {
     request.choices.push_back(choice.string());
     if (request.choices.back().empty())
       choice.fail("the choice is empty");

@@ -37,12 +37,11 @@ FlightGroup read_group(const JsonNode& node) {
   FlightGroup group{
       .name = node.at("name").string(), .members = {}, .member_names = {}};
   const JsonNode members = node.at("members");
-  for (size_t i = 0; i < members.size(); ++i)
-    group.members.push_back(
-        static_cast<int>(members.element(i).integer(0, kMaxRank)));
+  for (const JsonNode& member : members.elements())
+    group.members.push_back(static_cast<int>(member.integer(0, kMaxRank)));
   const JsonNode names = node.at("member_names");
-  for (size_t i = 0; i < names.size(); ++i)
-    group.member_names.push_back(names.element(i).string());
+  for (const JsonNode& name : names.elements())
+    group.member_names.push_back(name.string());
   if (names.size() != 0 && names.size() != members.size())
     names.fail(
         fmt::format("{} names of {} members", names.size(), members.size()));
@@ -81,13 +80,11 @@ FlightRecording read_recording(const fs::path& path) {
       .begun_step_ns = count(root.at("begun_step_ns")),
       .groups = {},
       .operations = {}};
-  const JsonNode groups = root.at("groups");
-  for (size_t i = 0; i < groups.size(); ++i)
-    recording.groups.push_back(read_group(groups.element(i)));
-  const JsonNode operations = root.at("operations");
-  for (size_t i = 0; i < operations.size(); ++i)
+  for (const JsonNode& group : root.at("groups").elements())
+    recording.groups.push_back(read_group(group));
+  for (const JsonNode& operation : root.at("operations").elements())
     recording.operations.push_back(
-        read_operation(operations.element(i), recording.groups.size()));
+        read_operation(operation, recording.groups.size()));
   return recording;
 }
 

@@ -201,9 +201,8 @@ HubDownload::Revision HubDownload::revision() {
   const JsonNode root = document.root();
   Revision revision;
   revision.commit = root.at("sha").string();
-  const JsonNode siblings = root.at("siblings");
-  for (size_t i = 0; i < siblings.size(); ++i)
-    revision.files.push_back(siblings.element(i).at("rfilename").string());
+  for (const JsonNode& sibling : root.at("siblings").elements())
+    revision.files.push_back(sibling.at("rfilename").string());
   if (!is_bare_file_name(revision.commit)) {
     throw DataError(fmt::format(
         "[hub] {} names '{}' as the commit of {}",

@@ -88,6 +88,13 @@ size_t JsonNode::size() const {
   return value_->size();
 }
 
+std::vector<JsonNode> JsonNode::elements() const {
+  std::vector<JsonNode> all;
+  for (size_t i = 0; i < size(); ++i)
+    all.push_back(element(i));
+  return all;
+}
+
 JsonNode JsonNode::element(size_t index) const {
   return {
       *document_,

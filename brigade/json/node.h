@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "brigade/json/visit.h"
 
@@ -69,6 +70,7 @@ class JsonNode {
   std::optional<JsonNode> find(std::string_view key) const;
   size_t size() const;  // of an array; fails on anything else
   JsonNode element(size_t index) const;
+  std::vector<JsonNode> elements() const;  // as size()
 
   void require_object() const;
   const std::string& string() const;

@@ -46,9 +46,7 @@ void read_common(const JsonNode& from, CheckpointManifest& manifest) {
   manifest.dtype = from.at("dtype").string();
   manifest.tokenizer = from.at("tokenizer").string();
   manifest.writers = count_at(from, "writers");
-  const JsonNode files = from.at("files");
-  for (size_t i = 0; i < files.size(); ++i) {
-    const JsonNode file = files.element(i);
+  for (const JsonNode& file : from.at("files").elements()) {
     if (!is_bare_file_name(file.string()))
       file.fail(fmt::format(
           "'{}' is outside the checkpoint's folder", file.string()));

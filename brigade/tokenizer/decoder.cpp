@@ -221,10 +221,9 @@ Decoder make_decoder(const JsonNode& node, int depth) {
   require_depth(node, depth);
   const std::string& type = type_of(node);
   if (type == "Sequence") {
-    const JsonNode list = node.at("decoders");
     std::vector<Decoder> parts;
-    for (size_t i = 0; i < list.size(); ++i)
-      parts.push_back(make_decoder(list.element(i), depth + 1));
+    for (const JsonNode& part : node.at("decoders").elements())
+      parts.push_back(make_decoder(part, depth + 1));
     return sequence_decoder(node, std::move(parts));
   }
   if (type == "ByteLevel")

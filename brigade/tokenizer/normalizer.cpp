@@ -85,10 +85,9 @@ Normalizer make_normalizer(const JsonNode& node, int depth) {
   require_depth(node, depth);
   const std::string& type = type_of(node);
   if (type == "Sequence") {
-    const JsonNode list = node.at("normalizers");
     std::vector<Normalizer> parts;
-    for (size_t i = 0; i < list.size(); ++i)
-      parts.push_back(make_normalizer(list.element(i), depth + 1));
+    for (const JsonNode& part : node.at("normalizers").elements())
+      parts.push_back(make_normalizer(part, depth + 1));
     return [parts](NormalizedText& text, RegexScratch& scratch) {
       for (const Normalizer& part : parts)
         part(text, scratch);

@@ -9,9 +9,8 @@ namespace {
 
 std::vector<int32_t> token_ids(const JsonNode& list) {
   std::vector<int32_t> ids;
-  for (size_t i = 0; i < list.size(); ++i)
-    ids.push_back(
-        static_cast<int32_t>(list.element(i).integer(0, INT32_MAX - 1)));
+  for (const JsonNode& id : list.elements())
+    ids.push_back(static_cast<int32_t>(id.integer(0, INT32_MAX - 1)));
   return ids;
 }
 
@@ -29,8 +28,7 @@ std::vector<PostProcessor::Part> PostProcessor::template_parts(
   const JsonNode pieces = node.at("single");
   std::vector<Part> parts;
   size_t sequences = 0;
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    const JsonNode piece = pieces.element(i);
+  for (const JsonNode& piece : pieces.elements()) {
     if (const auto special = piece.find("SpecialToken")) {
       const std::string& name = special->at("id").string();
       const JsonNode known = node.at("special_tokens");
@@ -54,9 +52,8 @@ void PostProcessor::add(const JsonNode& node, int depth) {
   require_depth(node, depth);
   const std::string& type = type_of(node);
   if (type == "Sequence") {
-    const JsonNode list = node.at("processors");
-    for (size_t i = 0; i < list.size(); ++i)
-      add(list.element(i), depth + 1);
+    for (const JsonNode& part : node.at("processors").elements())
+      add(part, depth + 1);
   } else if (type == "TemplateProcessing") {
     templates_.push_back(template_parts(node));
   } else if (type == "BertProcessing" || type == "RobertaProcessing") {

@@ -190,10 +190,9 @@ PreTokenizer make_pre_tokenizer(const JsonNode& node, int depth) {
   require_depth(node, depth);
   const std::string& type = type_of(node);
   if (type == "Sequence") {
-    const JsonNode list = node.at("pretokenizers");
     std::vector<PreTokenizer> parts;
-    for (size_t i = 0; i < list.size(); ++i)
-      parts.push_back(make_pre_tokenizer(list.element(i), depth + 1));
+    for (const JsonNode& part : node.at("pretokenizers").elements())
+      parts.push_back(make_pre_tokenizer(part, depth + 1));
     return in_sequence(std::move(parts));
   }
   if (type == "ByteLevel")

@@ -67,8 +67,8 @@ void HuggingFaceTokenizer::read(
 
 void HuggingFaceTokenizer::read_added_tokens(const JsonNode& list) {
   RegexScratch scratch;
-  for (size_t i = 0; i < list.size(); ++i)
-    read_added_token(list.element(i), scratch);
+  for (const JsonNode& token : list.elements())
+    read_added_token(token, scratch);
 }
 
 // Where several listed tokens have one content, the first keeps the id, the

@@ -94,8 +94,7 @@ void read_extra(const JsonNode& node, Specials& specials) {
       put_named(key, read_token(node.at(key), true), specials);
     return;
   }
-  for (size_t i = 0; i < node.size(); ++i) {
-    const JsonNode element = node.element(i);
+  for (const JsonNode& element : node.elements()) {
     const bool is_typed =
         element.value().is_object() && element.value().contains("__type");
     specials.extra.push_back(read_token(element, !is_typed));

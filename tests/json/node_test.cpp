@@ -33,6 +33,9 @@ TEST(JsonNode, ReadsValuesOfTheirTypes) {
   EXPECT_FALSE(root.find("nothing").has_value());
   EXPECT_FALSE(root.find("absent").has_value());
   EXPECT_EQ(root.at("list").element(2).pointer(), "/list/2");
+  const std::vector<JsonNode> elements = root.at("list").elements();
+  EXPECT_EQ(elements.size(), 4U);
+  EXPECT_EQ(elements.back().pointer(), "/list/3");
 }
 
 TEST(JsonNode, ErrorsNameFileLineColumnPointerAndTypes) {
