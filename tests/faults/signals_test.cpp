@@ -55,13 +55,7 @@ class Signals : public ::testing::Test {
   static Arguments rank_arguments(
       const std::string& name,
       const Arguments& more) {
-    Arguments all = {
-        "train",
-        "--config",
-        (*folder_ / "run.json").string(),
-        "logging.run_dir=" + run(name).string()};
-    all.insert(all.end(), more.begin(), more.end());
-    return all;
+    return testing::train_arguments(*folder_ / "run.json", run(name), more);
   }
   static Arguments arguments(const std::string& name, Arguments more) {
     more.insert(more.end(), {"--nproc", std::to_string(kRanks)});

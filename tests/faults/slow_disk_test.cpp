@@ -31,13 +31,7 @@ class SlowDisk : public ::testing::Test {
   }
   Arguments arguments(const Arguments& more) const {
     testing::write_file(folder_ / "run.json", config_.dump());
-    Arguments all = {
-        "train",
-        "--config",
-        (folder_ / "run.json").string(),
-        "logging.run_dir=" + run().string()};
-    all.insert(all.end(), more.begin(), more.end());
-    return all;
+    return testing::train_arguments(folder_ / "run.json", run(), more);
   }
   fs::path run() const { return folder_ / "run"; }
   fs::path checkpoints() const { return run() / "checkpoints"; }

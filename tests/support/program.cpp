@@ -95,6 +95,19 @@ ProgramResult run_program(
   return StartedProgram(program_path(), arguments, environment).wait();
 }
 
+Arguments train_arguments(
+    const fs::path& config,
+    const fs::path& run_dir,
+    const Arguments& more) {
+  Arguments all = {
+      "train",
+      "--config",
+      config.string(),
+      "logging.run_dir=" + run_dir.string()};
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
 RunsFolder::RunsFolder() {
   const fs::path memory = "/dev/shm";
   constexpr uintmax_t kRoomBytes = uintmax_t{1} << 30;

@@ -48,6 +48,12 @@ ProgramResult run_program(
     const Arguments& arguments,
     const std::map<std::string, std::string>& environment = {});
 
+// `brigade train` of that config into that folder, with `more` behind them.
+Arguments train_arguments(
+    const std::filesystem::path& config,
+    const std::filesystem::path& run_dir,
+    const Arguments& more);
+
 // A folder for runs: in memory where the machine has enough of it, since
 // checkpoints are synced to disk.
 class RunsFolder {

@@ -37,13 +37,7 @@ class CheckpointTrajectories : public ::testing::Test {
     return run(name) / "checkpoints";
   }
   Arguments arguments(const std::string& name, const Arguments& more) const {
-    Arguments all = {
-        "train",
-        "--config",
-        (folder_ / "run.json").string(),
-        "logging.run_dir=" + run(name).string()};
-    all.insert(all.end(), more.begin(), more.end());
-    return all;
+    return testing::train_arguments(folder_ / "run.json", run(name), more);
   }
   ProgramResult train(const std::string& name, const Arguments& more) const {
     return testing::run_program(arguments(name, more));

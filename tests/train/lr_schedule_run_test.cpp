@@ -43,13 +43,8 @@ class LrScheduleRun : public ::testing::Test {
     return run(name) / "checkpoints" / std::to_string(step);
   }
   ProgramResult train(const std::string& name, const Arguments& more) const {
-    Arguments all = {
-        "train",
-        "--config",
-        (folder_ / "run.json").string(),
-        "logging.run_dir=" + run(name).string()};
-    all.insert(all.end(), more.begin(), more.end());
-    ProgramResult result = testing::run_program(all);
+    ProgramResult result = testing::run_program(
+        testing::train_arguments(folder_ / "run.json", run(name), more));
     EXPECT_EQ(result.exit_code, 0) << result.err;
     return result;
   }

@@ -49,13 +49,8 @@ class MixtureRun : public ::testing::Test {
   }
   static fs::path run(const std::string& name) { return *folder_ / name; }
   static ProgramResult train(const std::string& name, const Arguments& more) {
-    Arguments all = {
-        "train",
-        "--config",
-        (*folder_ / "run.json").string(),
-        "logging.run_dir=" + run(name).string()};
-    all.insert(all.end(), more.begin(), more.end());
-    return testing::run_program(all);
+    return testing::run_program(
+        testing::train_arguments(*folder_ / "run.json", run(name), more));
   }
 
   static testing::RunsFolder* folder_;

@@ -47,13 +47,7 @@ class Resume : public ::testing::Test {
     return run(name) / "checkpoints" / std::to_string(step);
   }
   static Arguments arguments(const std::string& name, const Arguments& more) {
-    Arguments all = {
-        "train",
-        "--config",
-        (*folder_ / "run.json").string(),
-        "logging.run_dir=" + run(name).string()};
-    all.insert(all.end(), more.begin(), more.end());
-    return all;
+    return testing::train_arguments(*folder_ / "run.json", run(name), more);
   }
   static ProgramResult train(const std::string& name, const Arguments& more) {
     return testing::run_program(arguments(name, more));

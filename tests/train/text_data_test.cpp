@@ -36,14 +36,9 @@ class TextData : public ::testing::Test {
   }
   static fs::path run(const std::string& name) { return *folder_ / name; }
   static ProgramResult train(const std::string& name, const Arguments& more) {
-    Arguments all = {
-        "train",
-        "--config",
-        (*folder_ / "run.json").string(),
-        "logging.run_dir=" + run(name).string()};
-    all.insert(all.end(), more.begin(), more.end());
     return testing::run_program(
-        all, {{"XDG_CACHE_HOME", (*folder_ / "cache").string()}});
+        testing::train_arguments(*folder_ / "run.json", run(name), more),
+        {{"XDG_CACHE_HOME", (*folder_ / "cache").string()}});
   }
   static std::string text() {
     return "dataset.text=" + (*folder_ / "text.txt").string();
