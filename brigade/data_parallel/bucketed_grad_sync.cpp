@@ -8,6 +8,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/comm/agreement.h"
+#include "brigade/data_parallel/check_params.h"
 #include "brigade/metrics/clock.h"
 
 namespace brigade {
@@ -139,8 +140,7 @@ void BucketedGradSync::before_accumulate(int param, Arrival arrival) {
 }
 
 void BucketedGradSync::after_accumulate(int param) {
-  if (weights().units())
-    weights().units()->throw_if_failed();
+  weights().throw_if_failed();
   const torch::NoGradGuard no_grad;
   const torch::Tensor& grad =
       params()[static_cast<size_t>(param)].tensor.grad();
@@ -165,7 +165,7 @@ void BucketedGradSync::after_accumulate(int param) {
   // This runs once per backward, nested ones included.
   const bool acts_at_end = is_round ||
                            options_.finish == FinishMode::kAtEndOfBackward ||
-                           weights().units() != nullptr;
+                           weights().frees_units();
   if (acts_at_end)
     end_of_backward_.call_once([this] { at_backward_end(); });
   if (is_round) {
@@ -187,14 +187,12 @@ bool BucketedGradSync::is_last_reach(int param) {
 }
 
 void BucketedGradSync::at_backward_end() {
-  if (weights().units()) {
-    weights().units()->end_pass();
-    weights().units()->throw_if_failed();
-  }
+  weights().end_pass();
+  weights().throw_if_failed();
   if (phase_ == Phase::kAccumulating)
     end_round();
-  if (weights().units() && accumulate_only())
-    weights().units()->expect_pass();
+  if (accumulate_only())
+    weights().expect_pass();
   if (phase_ != Phase::kReducing ||
       options_.finish != FinishMode::kAtEndOfBackward)
     return;
@@ -441,8 +439,8 @@ void BucketedGradSync::reset() {
   buckets_->reset();
   // A step that was given up may have left gathers under way. After a finished
   // step, the next forward may have gathered its weights already.
-  if (weights().units() && phase_ != Phase::kFinished)
-    weights().units()->abandon();
+  if (phase_ != Phase::kFinished)
+    weights().abandon();
   progress_.reset();
   handed_.forget();
   end_of_backward_.forget();

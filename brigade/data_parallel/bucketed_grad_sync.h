@@ -7,7 +7,7 @@
 // buckets are emptied while backward goes on. With kParameters ShardedWeights
 // has the weights.
 //
-// Its parts are ParamSet (the same on all ranks), ParamMemory (flat),
+// Its parts are ParamSet (parameters and their flat memory),
 // Handover (.grad and main_grad), BucketQueue (one collective each),
 // UnevenInputs (ranks without data), GradHooks (autograd).
 #pragma once

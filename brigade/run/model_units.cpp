@@ -5,19 +5,21 @@
 namespace brigade {
 
 std::map<ModelUnit, int> divide_into_units(
-    const std::vector<ParameterRow>& rows) {
-  const bool is_tied = std::any_of(rows.begin(), rows.end(), [](auto& row) {
-    return !row.tied_head.empty();
-  });
+    const std::vector<ParameterRow>& rows,
+    bool joins_tied) {
+  const bool are_joined =
+      joins_tied && std::any_of(rows.begin(), rows.end(), [](auto& row) {
+        return !row.tied_head.empty();
+      });
   const ModelUnit embedding{Place::kEmbedding};
   const ModelUnit head{Place::kHead};
   std::map<ModelUnit, int> units;
   for (const ParameterRow& row : rows) {
     const ModelUnit use =
-        is_tied && row.unit() == head ? embedding : row.unit();
+        are_joined && row.unit() == head ? embedding : row.unit();
     units.emplace(use, static_cast<int>(units.size()));
   }
-  if (is_tied)
+  if (are_joined)
     units[head] = units.at(embedding);
   return units;
 }

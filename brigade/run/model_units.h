@@ -1,5 +1,5 @@
-// Which weights of a model part are gathered and freed together in ZeRO's stage
-// 3.
+// Which weights of a model part forward reads together: it waits for them
+// together, and ZeRO's stage 3 gathers and frees them together.
 #pragma once
 
 #include <map>
@@ -9,10 +9,12 @@
 
 namespace brigade {
 
-// The number of each unit (Param::unit), by what forward reads together: what
-// comes before the layers is one unit, each layer one, and what comes after
-// them; the latter and a tied embedding are one, since both are read together.
+// The number of each unit (Param::unit): what comes before the layers is one
+// unit, each layer one, and what comes after them. joins_tied: the latter and a
+// tied embedding are one, as the head reads both; otherwise the head finds the
+// embedding as forward's first unit left it, readable.
 std::map<ModelUnit, int> divide_into_units(
-    const std::vector<ParameterRow>& rows);
+    const std::vector<ParameterRow>& rows,
+    bool joins_tied);
 
 }  // namespace brigade

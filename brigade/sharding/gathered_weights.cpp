@@ -89,10 +89,10 @@ void GatheredWeights::need_all() {
   if (!late_.empty())
     finish_late();
   for (size_t b = works_.size(); b-- > 0;)
-    need(b);
+    need_segment(b);
 }
 
-void GatheredWeights::need(size_t segment) {
+void GatheredWeights::need_segment(size_t segment) {
   if (is_late(segment))
     finish_late();
   if (const WorkPtr work = std::exchange(works_[segment], nullptr))
@@ -106,11 +106,15 @@ void GatheredWeights::use(int unit) {
   }
   if (!are_under_way())
     return;
+  bool is_known = false;
   for (const Param& param : memory_->params()) {
+    is_known = is_known || param.unit == unit;
     // Frozen parameters are not gathered.
-    if (param.unit == unit && param.owned.run < works_.size())
-      need(param.owned.run);
+    if (param.unit == unit && param.tensor.requires_grad())
+      need(param);
   }
+  if (!is_known)
+    need_all();
 }
 
 void GatheredWeights::hold(int unit) {
@@ -123,6 +127,33 @@ void GatheredWeights::hold(int unit) {
 void GatheredWeights::let_go(int unit) {
   if (units_ != nullptr)
     units_->let_go(unit);
+}
+
+void GatheredWeights::add_to(const Param& param, const torch::Tensor& change) {
+  if (units_ != nullptr)
+    units_->add_to(param.name, change);
+  else
+    param.tensor.detach().add_(change);
+}
+
+void GatheredWeights::end_pass() {
+  if (units_ != nullptr)
+    units_->end_pass();
+}
+
+void GatheredWeights::expect_pass() {
+  if (units_ != nullptr)
+    units_->expect_pass();
+}
+
+void GatheredWeights::abandon() {
+  if (units_ != nullptr)
+    units_->abandon();
+}
+
+void GatheredWeights::throw_if_failed() {
+  if (units_ != nullptr)
+    units_->throw_if_failed();
 }
 
 void GatheredWeights::throw_if_stale() const {

@@ -5,8 +5,8 @@
 // (ShardedWeights). Without sharding weights are waited for only if an
 // optimizer still steps them.
 //
-// Whoever reads weights says so by unit (Param::unit), whatever the sharding:
-// use(), or hold() and let_go().
+// Whoever reads weights says so, whatever the sharding: by unit (Param::unit),
+// use() or hold() and let_go(); by parameter, need(), where weights are whole.
 //
 // Called by the trainer's thread; units() is also used by the thread of
 // backward.
@@ -45,17 +45,31 @@ class GatheredWeights {
   bool are_under_way() const;
   // Waits for all weights; none may be read before.
   void need_all();
-  // Waits for the weights of this segment; none of them may be read before.
-  void need(size_t segment);
+  // Waits for this trained parameter's weight, and those that are gathered with
+  // it; none of them may be read before.
+  void need(const Param& param) { need_segment(param.owned.run); }
 
   // Makes the weights of a unit readable, with kParameters until another unit
-  // is used (ShardedWeights::use()), otherwise until the next step.
+  // is used (ShardedWeights::use()), otherwise until the next step. If no
+  // parameter has this unit, all weights, and with kParameters throws
+  // UsageError.
   void use(int unit);
   // The same until let_go(), called once per hold().
   void hold(int unit);
   void let_go(int unit);
   // With kParameters what gathers and frees the units; else null.
   ShardedWeights* units() const { return units_.get(); }
+  // Adds `change`, shaped as the parameter, to a frozen weight, also where this
+  // rank has only a part of it. Precondition: nothing is held.
+  void add_to(const Param& param, const torch::Tensor& change);
+
+  // Called around a backward: see ShardedWeights. Nothing happens unless units
+  // are freed (frees_units()).
+  bool frees_units() const { return units_ != nullptr; }
+  void end_pass();
+  void expect_pass();
+  void abandon();
+  void throw_if_failed();
 
   GatherMode mode() const { return mode_; }
   // The present weights are the same on all ranks.
@@ -68,6 +82,7 @@ class GatheredWeights {
   bool is_late(size_t segment) const {
     return segment < late_.size() && late_[segment];
   }
+  void need_segment(size_t segment);
   void launch(size_t segment);
   void finish_late();
 

@@ -132,10 +132,7 @@ void RouterBalance::learn(const ChoicesByLayer& learned, const Stages& stages) {
         continue;
       const torch::Tensor update =
           bias_update(learned.at(param.row->layer), rate).to(mesh_.device());
-      if (ShardedWeights* sharded = stage->sync().weights().units())
-        sharded->add_to(param.name, update);
-      else
-        param.tensor.detach().add_(update);
+      stage->sync().weights().add_to(param, update);
     }
   }
 }

@@ -133,14 +133,16 @@ StageRuntime::StageRuntime(
 
 std::vector<Param> StageRuntime::make_params(const ProcessMesh& mesh) {
   const auto rows = list_parameters(model_->context().description, part_);
-  weight_units_ = divide_into_units(rows);
+  const int zero_stage = config_.distributed.zero_stage;
+  // Stage 3 frees the embedding before the head; a last stage reads it there
+  // alone.
+  weight_units_ = divide_into_units(rows, zero_stage > 2 || !part_.is_first);
   const auto weights = model_->named_parameters();
   BRIGADE_ASSERT(
       weights.size() == rows.size(),
       "the model has {} parameters, its table {}",
       weights.size(),
       rows.size());
-  const int zero_stage = config_.distributed.zero_stage;
   const bool is_pretrained = config_.model.init == WeightInit::kPretrained;
   const torch::NoGradGuard no_grad;
   std::vector<Param> params;

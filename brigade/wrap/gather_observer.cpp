@@ -64,8 +64,7 @@ void GatherObserver::find_ranges() {
 }
 
 void GatherObserver::wait_for(const Range& range) {
-  const Param& param = sync_->params()[static_cast<size_t>(range.param)];
-  sync_->weights().need(param.owned.run);
+  sync_->weights().need(sync_->params()[static_cast<size_t>(range.param)]);
 }
 
 void GatherObserver::wait_for_unseen() {

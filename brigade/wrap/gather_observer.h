@@ -10,7 +10,7 @@
 // safe: at its start forward waits for each weight that no operation was seen
 // to read in an earlier forward, and the first forward waits for all. If an
 // operation reads the same weight later in forward, such code has to call
-// GatheredWeights::need() itself. If record functions are switched off
+// GatheredWeights::need_all() itself. If record functions are switched off
 // (at::DisableRecordFunctionGuard), forward waits for all weights at its start.
 #pragma once
 

@@ -5,7 +5,7 @@
 //
 // It observes the dispatcher (at::RecordFunction) and sees the operations of
 // libtorch and those of brigade/ops; kernels that are called without it are not
-// seen: models that use them call ShardedWeights::use().
+// seen: models that use them call GatheredWeights::use().
 //
 // Weights are gathered from begin_forward() to the end of the backward that
 // follows, and in any backward. At another time, when a rank may be alone,

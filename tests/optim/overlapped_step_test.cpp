@@ -199,9 +199,9 @@ TEST(OverlappedMuon, LeavesTheLastMatricesToTheNextForward) {
     EXPECT_TRUE(sync.weights().are_under_way());
     EXPECT_FALSE(torch::equal(weight(1), first));
     EXPECT_TRUE(torch::equal(weight(kMatrices), last));
-    sync.weights().need(sync.params()[1].owned.run);
+    sync.weights().need(sync.params()[1]);
     EXPECT_TRUE(torch::equal(weight(kMatrices), last));
-    sync.weights().need(sync.params()[kMatrices].owned.run);
+    sync.weights().need(sync.params()[kMatrices]);
     EXPECT_FALSE(torch::equal(weight(kMatrices), last));
     EXPECT_FALSE(sync.weights().are_under_way());
   });

@@ -92,7 +92,9 @@ TEST(WeightUnits, AreOnePerLayerAndTheTwoEnds) {
   const auto layer = [](int64_t index) {
     return ModelUnit{Place::kLayer, index};
   };
-  const auto units_of = [](const std::vector<ModelUnit>& uses, bool is_tied) {
+  const auto units_of = [](const std::vector<ModelUnit>& uses,
+                           bool is_tied,
+                           bool joins_tied = true) {
     std::vector<ParameterRow> rows;
     for (const ModelUnit& use : uses) {
       rows.emplace_back();
@@ -101,7 +103,7 @@ TEST(WeightUnits, AreOnePerLayerAndTheTwoEnds) {
     }
     if (is_tied)
       rows.front().tied_head = "lm_head.weight";
-    return divide_into_units(rows);
+    return divide_into_units(rows, joins_tied);
   };
   EXPECT_THAT(
       units_of({embedding, layer(0), layer(0), layer(1), head, head}, false),
@@ -113,6 +115,9 @@ TEST(WeightUnits, AreOnePerLayerAndTheTwoEnds) {
   EXPECT_THAT(
       units_of({embedding, layer(0), head}, true),
       ElementsAre(Pair(embedding, 0), Pair(layer(0), 1), Pair(head, 0)));
+  EXPECT_THAT(
+      units_of({embedding, layer(0), head}, true, /*joins_tied=*/false),
+      ElementsAre(Pair(embedding, 0), Pair(layer(0), 1), Pair(head, 2)));
 }
 
 TEST(ZeroStage3, HoldsTheWeightsOfTwoUnits) {
