@@ -134,7 +134,6 @@ class ProcessMesh {
   CommunicatorOptions options_;
   BackendOptions backend_;
   int replica_groups_ = 1;
-  std::map<std::string, CommunicatorPtr> named_;  // what the accessors return
   // The groups so far by members, so that the same ones are connected once:
   // fully, and along axes alone. A grid of kAlongAxes may be connected fully as
   // well, because rows with uneven splits are not exchanged along axes.
@@ -145,6 +144,7 @@ class ProcessMesh {
   mutable std::shared_ptr<SequentialWorker> grid_worker_;
   mutable std::vector<CommunicatorPtr> apart_;    // of Connection::kApart
   mutable std::vector<CommunicatorPtr> by_host_;  // inside and across hosts
+  std::map<std::string, CommunicatorPtr> named_;  // what the accessors return
 };
 
 }  // namespace brigade

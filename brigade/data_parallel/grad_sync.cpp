@@ -8,6 +8,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/data_parallel/bucketed_grad_sync.h"
+#include "brigade/data_parallel/check_params.h"
 #include "brigade/options/describe.h"
 
 namespace brigade {

@@ -21,7 +21,6 @@
 #include <utility>
 
 #include "brigade/data_parallel/step_progress.h"
-#include "brigade/data_parallel/wrapped_params.h"
 #include "brigade/param/param_memory.h"
 
 namespace brigade {

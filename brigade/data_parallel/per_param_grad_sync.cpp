@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "brigade/base/error.h"
+#include "brigade/data_parallel/check_params.h"
 #include "brigade/data_parallel/grad_sync.h"
 #include "brigade/metrics/clock.h"
 

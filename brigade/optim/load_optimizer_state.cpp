@@ -128,10 +128,9 @@ void make_zero_states(
   }
 }
 
-// Sets the noted states to the loaded ones, and to zero where there are none,
-// and drops them.
-void fill(GradSync& sync, const OptimizerState& state) {
-  ParamSet& set = sync.param_set();
+// Sets the noted states to the loaded ones, and to zero where there are none.
+void fill(const GradSync& sync, const OptimizerState& state) {
+  const ParamSet& set = sync.param_set();
   for (int param = 0; param < static_cast<int>(sync.params().size()); ++param) {
     const ParamFields* fields = find_fields(sync, state, param);
     std::vector<State> whole = set.zero_states(param);
@@ -141,7 +140,6 @@ void fill(GradSync& sync, const OptimizerState& state) {
     }
     set.keep_states(param, whole);
   }
-  set.drop_states();
 }
 
 }  // namespace
@@ -167,7 +165,7 @@ void load_optimizer_state(
     if (!each.empty())
       throw DataError(each);
   }
-  note_states(sync, optimizer);
+  const NotedStates noted(sync, optimizer);
   fill(sync, state);
 }
 
@@ -190,7 +188,7 @@ void load_optimizer_state(
           steps));
     steps = step;
   }
-  note_states(sync, optimizer);
+  const NotedStates noted(sync, optimizer);
   const ParamSet& set = sync.param_set();
   for (const auto& [name, fields] : state.of_param) {
     // A float32 weight has all of its master.

@@ -2,9 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cstdint>
-#include <vector>
-
 #include "brigade/base/error.h"
 #include "brigade/optim/optimizer_groups.h"
 #include "brigade/optim/param_states.h"
@@ -13,9 +10,7 @@
 namespace brigade {
 namespace {
 
-// Gathers the noted states, and drops them. steps: by parameter.
-OptimizerState
-gather(GradSync& sync, const std::vector<int64_t>& steps, int to) {
+OptimizerState gather(const GradSync& sync, const NotedStates& noted, int to) {
   OptimizerState result;
   for (const FlatSegment& segment : sync.segments()) {
     const auto whole = sync.param_set().gather_states(segment);
@@ -26,12 +21,11 @@ gather(GradSync& sync, const std::vector<int64_t>& steps, int to) {
       if (whole[s].empty())  // nobody steps it
         continue;
       auto& fields = result.of_param[sync.params()[param].name];
-      fields["step"] = torch::tensor(steps[param]);
+      fields["step"] = torch::tensor(noted.steps()[param]);
       for (const State& state : whole[s])
         fields[state.name] = values_of(state).clone();
     }
   }
-  sync.param_set().drop_states();
   return result;
 }
 
@@ -108,18 +102,16 @@ OptimizerState gather_optimizer_state(
     int to) {
   const torch::NoGradGuard no_grad;
   check_is_synchronised(sync, optimizer);
-  return gather(sync, note_states(sync, optimizer), to);
+  return gather(sync, NotedStates(sync, optimizer), to);
 }
 
 OptimizerState
 gather_optimizer_state(GradSync& sync, const Optimizer& optimizer, int to) {
   const torch::NoGradGuard no_grad;
-  const std::vector<int64_t> steps = note_states(sync, optimizer);
-  if (optimizer.steps() == 0) {
-    sync.param_set().drop_states();
+  const NotedStates noted(sync, optimizer);
+  if (optimizer.steps() == 0)
     return {};
-  }
-  OptimizerState result = gather(sync, steps, to);
+  OptimizerState result = gather(sync, noted, to);
   if (sync.all_ranks()->rank() == to)
     result.scalars = optimizer.scalars();
   return result;

@@ -1,11 +1,11 @@
-// Notes what an optimizer keeps of each parameter of a sync, in
-// ParamSet::set_states(). After the memory's layout_version() has changed they
-// are still those of the optimizer, which lie where they did.
+// What an optimizer keeps of each parameter of a sync, for the walks of its
+// ParamSet.
 #pragma once
 
 #include <torch/optim/optimizer.h>
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "brigade/data_parallel/grad_sync.h"
@@ -13,18 +13,38 @@
 
 namespace brigade {
 
-// Returns how often each parameter has been stepped; -1 if the optimizer does
-// not step it. Collective with sharding. Throws UsageError if it steps other
-// memory than the sync's, or not all elements of a parameter that this rank
-// owns.
-std::vector<int64_t> note_states(GradSync& sync, const Optimizer& optimizer);
-// The present states of one of torch::optim's optimizers, of the parameters'
-// dtype and under libtorch's names ("exp_avg"); those of tensors that are not
-// the sync's are left out. -1: it has not stepped the parameter yet.
-// Collective. Throws UsageError for an optimizer that fields_of() does not
-// know.
-std::vector<int64_t> note_states(
-    GradSync& sync,
-    const torch::optim::Optimizer& optimizer);
+// The optimizer's states become those of the sync's parameters; returns those of
+// before (ParamSet::exchange_states()). They lie where they did after the
+// memory's layout_version() has changed. Collective with sharding. Throws UsageError if the
+// optimizer steps other memory than the sync's and, on every rank, if it does
+// not step all elements of a parameter that some rank owns.
+ParamSet::StatesByParam note_states(GradSync& sync, const Optimizer& optimizer);
+
+// The same while it lives; afterwards parameters have their former states.
+class NotedStates {
+ public:
+  NotedStates(GradSync& sync, const Optimizer& optimizer);
+  // The present states of one of torch::optim's optimizers, of the parameters'
+  // dtype and under libtorch's names ("exp_avg"); those of tensors that are not
+  // the sync's are left out. Collective. Throws UsageError also for an
+  // optimizer that fields_of() does not know.
+  NotedStates(GradSync& sync, const torch::optim::Optimizer& optimizer);
+  ~NotedStates();
+  NotedStates(const NotedStates&) = delete;
+  NotedStates& operator=(const NotedStates&) = delete;
+
+  // How often each parameter has been stepped; -1: no optimizer steps it, or
+  // torch's has not yet.
+  const std::vector<int64_t>& steps() const { return steps_; }
+
+ private:
+  NotedStates(
+      GradSync& sync,
+      std::pair<ParamSet::StatesByParam, std::vector<int64_t>> found);
+
+  GradSync& sync_;
+  std::vector<int64_t> steps_;
+  ParamSet::StatesByParam before_;
+};
 
 }  // namespace brigade

@@ -27,7 +27,7 @@ ParamStepper::ParamStepper(
   make_optimizer();
 }
 
-void ParamStepper::make_optimizer() {
+ParamSet::StatesByParam ParamStepper::make_optimizer() {
   std::vector<StepRule> rules;  // by group
   std::vector<int> group_of;
   for (const Param& param : sync_->params()) {
@@ -38,22 +38,18 @@ void ParamStepper::make_optimizer() {
       rules.push_back(rule);
   }
   optimizer_ = make_(make_optimizer_groups(*sync_, group_of, rules));
-  note_states(*sync_, *optimizer_);
   layout_version_ = sync_->memory().layout_version();
+  return note_states(*sync_, *optimizer_);
 }
 
 void ParamStepper::finish() {
   sync_->finish();
   if (sync_->memory().layout_version() == layout_version_)
     return;
-  // The optimizer's states have not moved, only gradients and weights. `before`
-  // keeps them alive.
-  std::vector<std::vector<State>> before;
-  for (const Param& param : sync_->params())
-    before.push_back(param.states);
   const int64_t steps = optimizer_->steps();
   const auto old = std::exchange(optimizer_, nullptr);
-  make_optimizer();
+  // The optimizer's states have not moved, only gradients and weights.
+  const ParamSet::StatesByParam before = make_optimizer();
   optimizer_->set_steps(steps);
   optimizer_->set_scalars(old->scalars());
   const torch::NoGradGuard no_grad;

@@ -46,7 +46,8 @@ class ParamStepper {
   void skip_step();
 
  private:
-  void make_optimizer();
+  // Returns the states of the one before.
+  ParamSet::StatesByParam make_optimizer();
 
   std::unique_ptr<GradSync> sync_;
   StepRuleOf rule_of_;

@@ -1,7 +1,7 @@
 #include "brigade/sharding/param_set.h"
 
 #include <algorithm>
-#include <optional>
+#include <utility>
 
 #include "brigade/options/optimizer_states.h"
 #include "brigade/sharding/sharded_weights.h"
@@ -134,13 +134,10 @@ void ParamSet::move_to(
 
 // ---- states
 
-void ParamSet::set_states(int param, std::vector<State> mine) {
-  params_[static_cast<size_t>(param)].states = std::move(mine);
-}
-
-void ParamSet::drop_states() {
-  for (Param& param : params_)
-    param.states.clear();
+ParamSet::StatesByParam ParamSet::exchange_states(StatesByParam mine) {
+  for (size_t i = 0; i < trained_; ++i)
+    std::swap(params_[i].states, mine.at(i));
+  return mine;
 }
 
 std::vector<std::vector<State>> ParamSet::gather_states(

@@ -30,6 +30,7 @@ namespace brigade {
 class ParamSet {
  public:
   using Visit = std::function<void(const Param& param)>;
+  using StatesByParam = std::vector<std::vector<State>>;
 
   // All of `params` have a group. Those that train come first, then frozen ones
   // that share memory with no other tensor, then the rest; otherwise their
@@ -72,12 +73,11 @@ class ParamSet {
 
   // ---- states (Param::states)
 
-  // `mine` is this rank's part of each state of trained()[param]: flat, of the
-  // elements that it owns, or of all; without elements if it has none. The
-  // same names and dtypes on all ranks of the parameter's group.
-  void set_states(int param, std::vector<State> mine);
-  // No parameter has a state.
-  void drop_states();
+  // The states of each of trained() become `mine`: this rank's part, flat, of
+  // the elements that it owns, or of all; without elements if it has none. The
+  // same names and dtypes on all ranks of a parameter's group. Returns those of
+  // before.
+  StatesByParam exchange_states(StatesByParam mine);
   // The states of a segment's parameters, in the order of its slots, shaped as
   // these. With sharding they are gathered, collectively; otherwise they are
   // views.
@@ -92,7 +92,8 @@ class ParamSet {
 
   // Calls `visit` with each parameter and its states (a frozen one has none),
   // in an order that all ranks share. Sharded tensors are gathered for the
-  // call, collectively; all are views that are valid only until it returns.
+  // call, collectively, and are valid only until it returns; the others are
+  // views.
   void visit(const Visit& visit) const;
   // Calls `fill` with each parameter and its states and keeps what it writes
   // into the tensors (this rank's part, if they are sharded). Collective if

@@ -22,8 +22,8 @@
 #include <string>
 #include <vector>
 
-#include "brigade/data_parallel/wrapped_params.h"
 #include "brigade/ops/libtorch_versions.h"
+#include "brigade/param/param.h"
 
 namespace brigade {
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "brigade/base/error.h"
+#include "brigade/data_parallel/check_params.h"
 #include "brigade/data_parallel/shared_memory.h"
 #include "brigade/wrap/sync_batch_norm.h"
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "brigade/comm/communicator.h"
-#include "brigade/data_parallel/wrapped_params.h"
+#include "brigade/param/param.h"
 #include "brigade/param/state.h"
 
 namespace torch::jit {

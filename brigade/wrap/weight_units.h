@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "brigade/data_parallel/wrapped_params.h"
+#include "brigade/param/param.h"
 
 namespace brigade {
 

@@ -12,7 +12,9 @@
 namespace brigade {
 namespace {
 
+using ::testing::HasSubstr;
 using testing::run_ranks;
+using ::testing::ThrowsMessage;
 
 // Three parameters in one bucket: "a" has 7 elements, "b" 3 that nothing steps,
 // "c" 2 by 4.
@@ -84,6 +86,41 @@ INSTANTIATE_TEST_SUITE_P(
         Sharding::kNone,
         Sharding::kOptimizer,
         Sharding::kGradients));
+
+TEST(ParamStates, AreThoseOfBeforeOnceOthersWereNoted) {
+  const auto sync =
+      make_states_sync(testing::make_world_of_one(), Sharding::kNone);
+  AdamW optimizer = make_states_optimizer(*sync);
+  AdamW other = make_states_optimizer(*sync);
+  note_states(*sync, optimizer);
+  const torch::Tensor mine = sync->params()[0].states.at(0).tensor;
+  {
+    const NotedStates noted(*sync, other);
+    EXPECT_FALSE(sync->params()[0].states.at(0).tensor.is_alias_of(mine));
+  }
+  EXPECT_TRUE(sync->params()[0].states.at(0).tensor.is_alias_of(mine));
+}
+
+TEST(ParamStates, AnOptimizerOfAPartIsRefusedOnEveryRank) {
+  run_ranks(2, [](const CommunicatorPtr& group) {
+    const auto sync = make_states_sync(group, Sharding::kOptimizer);
+    // Only rank 0 steps less than it owns.
+    const FlatSegment& segment = sync->segments()[0];
+    const int64_t left_out = group->rank() == 0 ? 2 : 0;
+    const int64_t numel = sync->params()[0].owned.numel - left_out;
+    std::vector<OptimizerGroup> groups;
+    if (numel > 0)
+      groups.push_back(
+          {.name = "part",
+           .weight = segment.owned_weight().narrow(0, 0, numel),
+           .main_grad = segment.owned_main_grad().narrow(0, 0, numel)});
+    AdamW optimizer(std::move(groups), AdamWOptions{});
+    EXPECT_THAT(
+        [&] { note_states(*sync, optimizer); },
+        ThrowsMessage<UsageError>(
+            HasSubstr("some of the elements that a rank owns")));
+  });
+}
 
 TEST(ParamStates, AnOptimizerOfOtherMemoryIsRefused) {
   const auto sync =

@@ -1,4 +1,4 @@
-#include "brigade/data_parallel/wrapped_params.h"
+#include "brigade/data_parallel/check_params.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
