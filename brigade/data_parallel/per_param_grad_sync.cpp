@@ -22,7 +22,11 @@ class PerParamGradSync : public GradSync {
         has_gradient_(this->params().size()),
         hooks_(
             params_.trained(),
-            {[this](int param, Arrival) { before_accumulate(size_t(param)); },
+            {[this](int param, Arrival) {
+               enter_step();
+               const torch::NoGradGuard no_grad;
+               take(size_t(param));
+             },
              [this](int param) { after_accumulate(size_t(param)); }}) {
     for (size_t i = 0; is_main_grad_ && i < has_gradient_.size(); ++i)
       show(i);
@@ -61,11 +65,6 @@ class PerParamGradSync : public GradSync {
     progress_.of(int(i)).shown.note(grad_of(i));
   }
 
-  void before_accumulate(size_t i) {
-    enter_step();
-    const torch::NoGradGuard no_grad;
-    take(i);
-  }
   void after_accumulate(size_t i) {
     const torch::NoGradGuard no_grad;
     if (is_main_grad_)
@@ -121,8 +120,6 @@ class PerParamGradSync : public GradSync {
     begin_use();
   }
 
-  // Each rank keeps such a part of the sum that reducing it again gives the
-  // same.
   void keep_gradients() override {
     for (size_t i = 0; i < has_gradient_.size(); ++i) {
       has_gradient_[i] = is_main_grad_ || grad_of(i).defined() ? 1 : 0;
