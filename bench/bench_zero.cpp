@@ -95,14 +95,14 @@ class WaitForWeights {
   void operator()(int layer) {
     const int64_t begin_ns = steady_now_ns();
     GatheredWeights& weights = sync_->weights();
-    if (weights.frees_units())
+    if (weights.units() != nullptr)
       weights.use(layer);
     else
       weights.need(sync_->params()[static_cast<size_t>(layer)]);
     waited_ns_ += steady_now_ns() - begin_ns;
   }
   void in_backward_of(const torch::Tensor& output, int layer) {
-    if (sync_->weights().frees_units())
+    if (sync_->weights().units() != nullptr)
       output.register_hook(
           [this, layer](const torch::Tensor&) { (*this)(layer); });
   }

@@ -87,8 +87,9 @@ class NumericError : public Error {
       : Error(ExitCode::kNumeric, message) {}
 };
 
-// Throws an error of the same type whose message is "`where`: `what()`"; an
-// Error(kUnexpected) for what is no Error.
+// Throws an error of `error`'s type and exit code whose message is
+// "`where`: `what()`"; an Error(kUnexpected) for what is no Error. A
+// ConfigError's problems become one.
 [[noreturn]] void rethrow_from(
     const std::string& where,
     const std::exception& error);

@@ -60,10 +60,10 @@ ProcessMesh::ProcessMesh(
   });
   add("ep", kFull, dims.expert_parallel());
   // If all replicas hold all experts: dp_cp() itself, which may sum by host.
-  named_["expert_replicas"] =
+  named_["all_expert_replicas"] =
       dims.ep == 1 ? dp_cp()
                    : split("expert_replicas", kFull, dims.expert_replicas());
-  named_["group's expert_replicas"] = all_expert_replicas();
+  named_["expert_replicas"] = all_expert_replicas();
   named_["replicas"] = dp_cp();
   named_["between_groups"] = make_self_communicator({.name = "between_groups"});
 }
@@ -172,7 +172,7 @@ void ProcessMesh::divide_replicas(int groups) {
       split("replicas", Connection::kByHost, [&](const Coordinate& at) {
         return at.part_colour({at.dp / dp_of_group});
       });
-  named_["group's expert_replicas"] =
+  named_["expert_replicas"] =
       dims_.ep == 1 ? replicas()
                     : split(
                           "group's expert_replicas",

@@ -23,11 +23,12 @@ namespace brigade {
 enum class Connection {
   // Each with each. Groups with the same members share one communicator.
   kFull,
-  // If many, and all the ranks along several axes, along these axes alone
-  // (comm/sums/grid_group.h); else as kFull.
+  // Along the axes alone (comm/sums/grid_group.h) if the group is all ranks of
+  // several axes, and more than 16; otherwise as kFull.
   kAlongAxes,
-  // As a group with the same members is, else as kFull. Sums go by host where
-  // the backend, its `hierarchy` and the hosts allow it. Throws ConfigError if
+  // As a group with the same members is, else as kFull. Sums go by host, over
+  // groups of their own, where the backend, its `hierarchy` and the hosts allow
+  // it. Throws ConfigError if
   // `hierarchy` is kOn and the others do not, until replicas are divided.
   kByHost,
   // Each with each by a communicator of its own, whose launches are not ordered
@@ -98,11 +99,11 @@ class ProcessMesh {
   // The group that sums the gradients of experts: the ranks of replicas() that
   // hold the same ones; replicas() if experts are not divided.
   const CommunicatorPtr& expert_replicas() const {
-    return named_.at("group's expert_replicas");
+    return named_.at("expert_replicas");
   }
   // The same over all replica groups.
   const CommunicatorPtr& all_expert_replicas() const {
-    return named_.at("expert_replicas");
+    return named_.at("all_expert_replicas");
   }
 
   // The group of the ranks that have this rank's colour, in rank order.
@@ -116,13 +117,13 @@ class ProcessMesh {
   std::vector<CommunicatorPtr> all() const;
 
  private:
-  // What all of this mesh's groups have, with a name and members.
+  // This mesh's options with that name and these members.
   CommunicatorOptions options_of(
       const std::string& name,
       std::vector<int> members) const;
-  // Connects a group, which has this rank, each with each.
+  // Connects a group that contains this rank, each with each.
   CommunicatorPtr make_group(const CommunicatorOptions& group) const;
-  // split() for each Connection; join(): kFull.
+  // split() by Connection; join() is kFull.
   CommunicatorPtr join(const CommunicatorOptions& group) const;
   CommunicatorPtr join_along_axes(const CommunicatorOptions& group) const;
   CommunicatorPtr join_by_host(const CommunicatorOptions& group) const;

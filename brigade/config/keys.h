@@ -57,8 +57,9 @@ struct ConfigKey {
 // Every key, in the order of the docs. Built once, never changed.
 const std::vector<ConfigKey>& config_keys();
 
-// Stores the values that a group of a saved config (to_json()) has. False where
-// the group is not there, or one is not stored, because its key cannot have it.
+// Stores the values that a group of a saved config (to_json()) has. Returns
+// false if the group is missing or a value is invalid, whose key keeps its
+// present value.
 bool read_saved_group(
     const nlohmann::json& saved,
     std::string_view group,

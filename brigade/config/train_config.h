@@ -52,7 +52,7 @@ struct DistributedConfig {
   std::optional<bool> use_cpu;
   GradSyncAlgorithm grad_sync = GradSyncAlgorithm::kBucketed;
   GradWire grad_wire = GradWire::kFp32;  // of gradients between ranks
-  PowerSgdOptions powersgd;              // without exact steps
+  PowerSgdOptions powersgd;              // exact_steps stays 0
   // Whether gradients are summed within each host before they go between hosts.
   HierarchyChoice hierarchical_reduction = HierarchyChoice::kAuto;
   double bucket_cap_mb = 25;  // MiB of gradient per bucket
@@ -166,7 +166,7 @@ struct MixturePart {
   bool operator==(const MixturePart&) const = default;
 };
 
-// With what data/ takes as it is.
+// The group "dataset"; the base has the keys that data/ reads unchanged.
 struct DatasetConfig : DatasetOptions {
   // Path of a prepared dataset; empty with `mixture`, and once loaded with
   // `text`, which takes its place.

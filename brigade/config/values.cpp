@@ -177,7 +177,7 @@ Expectation read_value(
 
 namespace {
 
-// What these points, of which there is one at least, count.
+// The unit of these points, which are not empty.
 PointUnit unit_of(const json& points) {
   return points[0].is_object() &&
                  points[0].contains(to_string(PointUnit::kSteps))

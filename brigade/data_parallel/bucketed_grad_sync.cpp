@@ -165,7 +165,7 @@ void BucketedGradSync::after_accumulate(int param) {
   // This runs once per backward, nested ones included.
   const bool acts_at_end = is_round ||
                            options_.finish == FinishMode::kAtEndOfBackward ||
-                           weights().frees_units();
+                           weights().units() != nullptr;
   if (acts_at_end)
     end_of_backward_.call_once([this] { at_backward_end(); });
   if (is_round) {

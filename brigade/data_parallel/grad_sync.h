@@ -162,8 +162,8 @@ class GradSync {
 
   // ---- weights of other ranks
 
-  // Whoever reads weights says so to it. A backward over weights that were
-  // stepped and not gathered throws UsageError.
+  // Code that reads weights asks it for them first. A backward over weights
+  // that were stepped and not gathered throws UsageError.
   GatheredWeights& weights() const { return params_.weights(); }
   // GatheredWeights::after_step().
   void gather_weights() { weights().after_step(); }

@@ -70,7 +70,7 @@ class JsonNode {
   std::optional<JsonNode> find(std::string_view key) const;
   size_t size() const;  // of an array; fails on anything else
   JsonNode element(size_t index) const;
-  std::vector<JsonNode> elements() const;  // as size()
+  std::vector<JsonNode> elements() const;  // of an array; else fails
 
   void require_object() const;
   const std::string& string() const;

@@ -16,8 +16,8 @@ namespace {
 
 using StatesByParam = ParamSet::StatesByParam;
 
-// In the place of a count: not all elements of a parameter that a rank owns are
-// stepped.
+// In the place of a count: a rank steps only some of the elements that it owns
+// of a parameter.
 constexpr int64_t kIsPartial = std::numeric_limits<int64_t>::max();
 
 // Adds the states of these elements of parameters on this rank. Returns the
@@ -43,9 +43,8 @@ std::vector<int> add(
 void throw_if_partial(const Param& param, int64_t count) {
   if (count == kIsPartial)
     throw UsageError(fmt::format(
-        "[data_parallel] the optimizer steps some of the elements that a rank "
-        "owns of "
-        "'{}': give it the tensors of owned_parameters() whole",
+        "[data_parallel] the optimizer steps only some elements of '{}' that a "
+        "rank owns: give it the tensors of owned_parameters() whole",
         param.name));
 }
 
@@ -154,7 +153,7 @@ Found find_states(
 }  // namespace
 
 StatesByParam note_states(GradSync& sync, const Optimizer& optimizer) {
-  return sync.param_set().exchange_states(find_states(sync, optimizer).first);
+  return sync.param_set().swap_states(find_states(sync, optimizer).first);
 }
 
 NotedStates::NotedStates(GradSync& sync, const Optimizer& optimizer)
@@ -168,10 +167,10 @@ NotedStates::NotedStates(
 NotedStates::NotedStates(GradSync& sync, Found found)
     : sync_(sync),
       steps_(std::move(found.second)),
-      before_(sync.param_set().exchange_states(std::move(found.first))) {}
+      before_(sync.param_set().swap_states(std::move(found.first))) {}
 
 NotedStates::~NotedStates() {
-  sync_.param_set().exchange_states(std::move(before_));
+  sync_.param_set().swap_states(std::move(before_));
 }
 
 }  // namespace brigade

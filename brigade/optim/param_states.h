@@ -13,11 +13,12 @@
 
 namespace brigade {
 
-// The optimizer's states become those of the sync's parameters; returns those of
-// before (ParamSet::exchange_states()). They lie where they did after the
-// memory's layout_version() has changed. Collective with sharding. Throws UsageError if the
-// optimizer steps other memory than the sync's and, on every rank, if it does
-// not step all elements of a parameter that some rank owns.
+// Makes the optimizer's states those of the sync's parameters, and returns the
+// former ones (ParamSet::swap_states()). Both stay where they are when the
+// memory's layout_version() changes. Collective with sharding. Throws
+// UsageError if the optimizer steps other memory than the sync's, and (with
+// sharding on every rank) if it steps some but not all elements of a parameter
+// that a rank owns.
 ParamSet::StatesByParam note_states(GradSync& sync, const Optimizer& optimizer);
 
 // The same while it lives; afterwards parameters have their former states.

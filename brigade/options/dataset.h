@@ -35,7 +35,7 @@ inline constexpr std::array kChoices<LongDocuments>{
     Choice{LongDocuments::kCut, "cut"},
     Choice{LongDocuments::kSplit, "split"}};
 
-// Config keys "dataset".
+// The keys of the config group "dataset" that data/ reads.
 struct DatasetOptions {
   // A path, or "bytes": what made the datasets, or is to make them of text;
   // empty: the dataset's own, or the model's.

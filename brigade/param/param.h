@@ -73,7 +73,7 @@ struct Param {
   int64_t accepted_version = 0;  // of tensor: ShardedWeights::accept_writes()
 
   // What is kept beside it. In a ParamSet an optimizer's states, as
-  // ParamSet::exchange_states() has them; in its walks whole, shaped as the
+  // ParamSet::swap_states() has them; in its walks whole, shaped as the
   // parameter, and in LocalTraining::visit() with those of the exchange.
   std::vector<State> states;
 

@@ -24,13 +24,18 @@ torch::ScalarType dtype_of(StateDtype dtype) {
 }  // namespace
 
 State zero_state(const StateSpec& spec, const torch::Tensor& weight) {
-  const auto dtype = dtype_of(spec.dtype);
-  State state{
-      spec.name, torch::zeros_like(weight, weight.options().dtype(dtype))};
+  const auto options = weight.options().dtype(dtype_of(spec.dtype));
+  return zero_state(
+      State{spec.name, torch::empty({0}, options)}, weight.sizes());
+}
+
+State zero_state(const State& like, torch::IntArrayRef shape) {
+  const auto options = like.tensor.options();
+  State state{like.name, torch::zeros(shape, options)};
   // A scale of zero makes every value 0, whatever the code.
-  if (ops::is_codes(dtype))
+  if (ops::is_codes(like.tensor.scalar_type()))
     state.scales = torch::zeros(
-        {count_blocks(weight.numel())}, weight.options().dtype(torch::kFloat));
+        {count_blocks(state.tensor.numel())}, options.dtype(torch::kFloat));
   return state;
 }
 

@@ -36,8 +36,10 @@ struct State {
   Slice slice = {};
 };
 
-// Zeros as `spec` says, of the weight's shape and on its device.
+// Zeros as `spec` says, of the weight's shape and on its device; contiguous.
 State zero_state(const StateSpec& spec, const torch::Tensor& weight);
+// The same with the name, dtype and device of `like`.
+State zero_state(const State& like, torch::IntArrayRef shape);
 
 // [begin, begin + numel) of a flat state: a view. Of codes only whole blocks
 // can be taken, except a parameter's last one.

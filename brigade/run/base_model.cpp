@@ -49,8 +49,9 @@ AdapterOptions adapter_of_run(const CheckpointManifest& manifest) {
   if (!read_saved_group(manifest.config, "adapter", config) ||
       !config.adapter.is_used())
     throw DataError(
-        "[adapter] the manifest names a base model, but its config says "
-        "nothing of an adapter");
+        "[adapter] the manifest names a base model, but its config has no "
+        "valid "
+        "group 'adapter'");
   return config.adapter;
 }
 

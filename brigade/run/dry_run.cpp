@@ -35,7 +35,8 @@ struct StageParams {
 StageParams stage_params(const TrainConfig& config, const ModelPart& part) {
   StageParams result;
   const auto rows = list_parameters(description_of(config), part);
-  const auto units = divide_into_units(rows, /*joins_tied=*/true);
+  const auto units =
+      divide_into_units(rows, part, config.distributed.zero_stage);
   for (const ParameterRow& row : rows) {
     const ParamShard shard = shard_parameter(
         row,

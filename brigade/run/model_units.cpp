@@ -6,9 +6,11 @@ namespace brigade {
 
 std::map<ModelUnit, int> divide_into_units(
     const std::vector<ParameterRow>& rows,
-    bool joins_tied) {
+    const ModelPart& part,
+    int zero_stage) {
+  const bool is_left_readable = zero_stage < 3 && part.is_first;
   const bool are_joined =
-      joins_tied && std::any_of(rows.begin(), rows.end(), [](auto& row) {
+      !is_left_readable && std::any_of(rows.begin(), rows.end(), [](auto& row) {
         return !row.tied_head.empty();
       });
   const ModelUnit embedding{Place::kEmbedding};

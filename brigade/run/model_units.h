@@ -5,16 +5,18 @@
 #include <map>
 #include <vector>
 
+#include "brigade/model_spec/model_part.h"
 #include "brigade/model_spec/parameter_table.h"
 
 namespace brigade {
 
-// The number of each unit (Param::unit): what comes before the layers is one
-// unit, each layer one, and what comes after them. joins_tied: the latter and a
-// tied embedding are one, as the head reads both; otherwise the head finds the
-// embedding as forward's first unit left it, readable.
+// The number of each unit (Param::unit): what comes before the layers of `part`
+// is one unit, each layer one, and what comes after them. A tied embedding is
+// in the head's unit, which reads it, where forward's first unit has not left
+// it readable: in ZeRO's stage 3, and on a last stage that has only a copy.
 std::map<ModelUnit, int> divide_into_units(
     const std::vector<ParameterRow>& rows,
-    bool joins_tied);
+    const ModelPart& part,
+    int zero_stage);
 
 }  // namespace brigade

@@ -92,7 +92,7 @@ TrainingDataOptions training_data_options(
   options.seq_length = config.training.seq_length;
   options.vocab_size = model_of(config).vocab_size;
   options.seed = static_cast<uint64_t>(config.training.seed);
-  options.dataset = dataset;  // of its keys those that data/ takes
+  options.dataset = static_cast<const DatasetOptions&>(dataset);
   using Samples = TrainingDataOptions::Samples;
   if (config.training.loss.is_of_pairs())
     options.samples = config.training.loss.needs_reference()

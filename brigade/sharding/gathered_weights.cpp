@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "brigade/base/check.h"
 #include "brigade/base/error.h"
 
 namespace brigade {
@@ -93,6 +94,8 @@ void GatheredWeights::need_all() {
 }
 
 void GatheredWeights::need_segment(size_t segment) {
+  BRIGADE_ASSERT(
+      segment < works_.size(), "segment {} of {}", segment, works_.size());
   if (is_late(segment))
     finish_late();
   if (const WorkPtr work = std::exchange(works_[segment], nullptr))
@@ -110,7 +113,7 @@ void GatheredWeights::use(int unit) {
   for (const Param& param : memory_->params()) {
     is_known = is_known || param.unit == unit;
     // Frozen parameters are not gathered.
-    if (param.unit == unit && param.tensor.requires_grad())
+    if (param.unit == unit && param.main_grad.defined())
       need(param);
   }
   if (!is_known)

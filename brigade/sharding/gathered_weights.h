@@ -5,11 +5,12 @@
 // (ShardedWeights). Without sharding weights are waited for only if an
 // optimizer still steps them.
 //
-// Whoever reads weights says so, whatever the sharding: by unit (Param::unit),
-// use() or hold() and let_go(); by parameter, need(), where weights are whole.
+// Code that reads weights asks for them first, whatever the sharding: by unit
+// (Param::unit) with use(), or hold() and let_go(); by parameter with need(),
+// but with kParameters.
 //
-// Called by the trainer's thread; units() is also used by the thread of
-// backward.
+// Called by the trainer's thread. With kParameters backward's thread also calls
+// use(), end_pass(), expect_pass() and throw_if_failed().
 #pragma once
 
 #include <cstdint>
@@ -45,32 +46,32 @@ class GatheredWeights {
   bool are_under_way() const;
   // Waits for all weights; none may be read before.
   void need_all();
-  // Waits for this trained parameter's weight, and those that are gathered with
-  // it; none of them may be read before.
+  // Waits for the weight of a parameter that trains, and for those that are
+  // gathered with it; none of them may be read before.
   void need(const Param& param) { need_segment(param.owned.run); }
 
   // Makes the weights of a unit readable, with kParameters until another unit
-  // is used (ShardedWeights::use()), otherwise until the next step. If no
-  // parameter has this unit, all weights, and with kParameters throws
-  // UsageError.
+  // is used (ShardedWeights::use()), otherwise until the next step. An unknown
+  // unit stands for all weights; with kParameters it throws UsageError.
   void use(int unit);
   // The same until let_go(), called once per hold().
   void hold(int unit);
   void let_go(int unit);
   // With kParameters what gathers and frees the units; else null.
   ShardedWeights* units() const { return units_.get(); }
-  // Adds `change`, shaped as the parameter, to a frozen weight, also where this
-  // rank has only a part of it. Precondition: nothing is held.
+  // Adds `change`, shaped as the parameter, to a frozen weight that shares no
+  // memory, also where this rank has only a part of it. Precondition: nothing
+  // is held.
   void add_to(const Param& param, const torch::Tensor& change);
 
-  // Called around a backward: see ShardedWeights. Nothing happens unless units
-  // are freed (frees_units()).
-  bool frees_units() const { return units_ != nullptr; }
+  // Called around a backward: see ShardedWeights. Without units() these do
+  // nothing.
   void end_pass();
   void expect_pass();
   void abandon();
   void throw_if_failed();
 
+  // As passed to the constructor.
   GatherMode mode() const { return mode_; }
   // The present weights are the same on all ranks.
   void note_current() { gathered_version_ = memory_->version_of_weights(); }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "brigade/options/optimizer_states.h"
 #include "brigade/sharding/sharded_weights.h"
 
 namespace brigade {
@@ -21,16 +20,6 @@ State shaped(State flat, torch::IntArrayRef sizes) {
   return flat;
 }
 
-// Zeros of a state's dtype and of this shape, contiguous.
-State zeros_as(const State& state, torch::IntArrayRef sizes) {
-  State zeros{state.name, torch::zeros(sizes, state.tensor.options())};
-  // A scale of zero makes every value 0, whatever the code.
-  if (state.scales.defined())
-    zeros.scales = torch::zeros(
-        {count_blocks(zeros.tensor.numel())}, state.scales.options());
-  return zeros;
-}
-
 bool is_same_kind(const State& a, const State& b) {
   return a.name == b.name && a.tensor.scalar_type() == b.tensor.scalar_type();
 }
@@ -44,7 +33,7 @@ const State* find_kind(const std::vector<State>& states, const State& kind) {
   return found == states.end() ? nullptr : &*found;
 }
 
-// The first element of the parameter that its states on this rank are of.
+// The index in the parameter of the first element of `mine`.
 int64_t first_element(const Param& param, const State& mine) {
   return mine.tensor.numel() == param.tensor.numel() ? 0 : param.owned.begin;
 }
@@ -91,13 +80,6 @@ int ParamSet::index_of(const std::string& name) const {
   return -1;
 }
 
-int64_t ParamSet::numel() const {
-  int64_t total = 0;
-  for (const Param& param : params_)
-    total += param.tensor.numel();
-  return total;
-}
-
 void ParamSet::regroup(const CommunicatorPtr& from, const CommunicatorPtr& to) {
   for (Param& param : params_) {
     if (param.group.ranks == from)
@@ -134,7 +116,7 @@ void ParamSet::move_to(
 
 // ---- states
 
-ParamSet::StatesByParam ParamSet::exchange_states(StatesByParam mine) {
+ParamSet::StatesByParam ParamSet::swap_states(StatesByParam mine) {
   for (size_t i = 0; i < trained_; ++i)
     std::swap(params_[i].states, mine.at(i));
   return mine;
@@ -160,7 +142,7 @@ std::vector<std::vector<State>> ParamSet::gather_states(
     }
   }
   for (const State& kind : kinds) {
-    const State whole = zeros_as(kind, {segment.weight.numel()});
+    const State whole = zero_state(kind, {segment.weight.numel()});
     for (const RunPart& slot : segment.slots) {
       const State* mine = find_kind(param(slot.param).states, kind);
       if (mine == nullptr || mine->tensor.numel() == 0)
@@ -187,7 +169,7 @@ std::vector<State> ParamSet::zero_states(int param) const {
   const Param& of = params_[static_cast<size_t>(param)];
   std::vector<State> zeros;
   for (const State& state : of.states)
-    zeros.push_back(zeros_as(state, of.tensor.sizes()));
+    zeros.push_back(zero_state(state, of.tensor.sizes()));
   return zeros;
 }
 
@@ -210,7 +192,7 @@ Param ParamSet::with_whole_states(const Param& param) const {
   for (State& state : result.states) {
     const auto sizes = param.tensor.sizes();
     const bool is_there = state.tensor.numel() == param.tensor.numel();
-    state = is_there ? shaped(state, sizes) : zeros_as(state, sizes);
+    state = is_there ? shaped(state, sizes) : zero_state(state, sizes);
   }
   return result;
 }

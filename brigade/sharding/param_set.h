@@ -29,7 +29,9 @@ namespace brigade {
 
 class ParamSet {
  public:
+  // Called with each parameter and its states.
   using Visit = std::function<void(const Param& param)>;
+  // For each of trained() its states.
   using StatesByParam = std::vector<std::vector<State>>;
 
   // All of `params` have a group. Those that train come first, then frozen ones
@@ -41,6 +43,7 @@ class ParamSet {
 
   // ---- the list
 
+  // Those that require a gradient; the others have neither gradient nor state.
   std::span<const Param> trained() const { return {params_.data(), trained_}; }
   std::span<const Param> frozen() const {
     return std::span(params_).subspan(trained_);
@@ -49,7 +52,6 @@ class ParamSet {
   // The index in trained(); -1: it is not among them.
   int index_of(const torch::Tensor& param) const;
   int index_of(const std::string& name) const;
-  int64_t numel() const;  // of all
   // Parameters whose group was `from` belong to `to`.
   void regroup(const CommunicatorPtr& from, const CommunicatorPtr& to);
 
@@ -67,17 +69,19 @@ class ParamSet {
   // Moves the memory, with its contents, to another plan. Parameters keep their
   // states, which lie where they did.
   void move_to(const BucketPlan& plan, const BucketPlanOptions& options);
+  // The flat memory of weights and gradients.
   ParamMemory& memory() { return *memory_; }
   const ParamMemory& memory() const { return *memory_; }
+  // What is asked before weights are read, which may wait for other ranks.
   GatheredWeights& weights() const { return *weights_; }
 
   // ---- states (Param::states)
 
-  // The states of each of trained() become `mine`: this rank's part, flat, of
-  // the elements that it owns, or of all; without elements if it has none. The
-  // same names and dtypes on all ranks of a parameter's group. Returns those of
-  // before.
-  StatesByParam exchange_states(StatesByParam mine);
+  // The states of trained() become `mine`, which has an entry for each: this
+  // rank's part, flat, of the elements that it owns, or of all; without
+  // elements if it has none. The same names and dtypes on all ranks of a
+  // parameter's group. Returns the former ones.
+  StatesByParam swap_states(StatesByParam mine);
   // The states of a segment's parameters, in the order of its slots, shaped as
   // these. With sharding they are gathered, collectively; otherwise they are
   // views.

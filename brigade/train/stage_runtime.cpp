@@ -134,9 +134,7 @@ StageRuntime::StageRuntime(
 std::vector<Param> StageRuntime::make_params(const ProcessMesh& mesh) {
   const auto rows = list_parameters(model_->context().description, part_);
   const int zero_stage = config_.distributed.zero_stage;
-  // Stage 3 frees the embedding before the head; a last stage reads it there
-  // alone.
-  weight_units_ = divide_into_units(rows, zero_stage > 2 || !part_.is_first);
+  weight_units_ = divide_into_units(rows, part_, zero_stage);
   const auto weights = model_->named_parameters();
   BRIGADE_ASSERT(
       weights.size() == rows.size(),

@@ -96,7 +96,7 @@ class StageRuntime {
   GradSyncOptions sync_options();
   // The part's parameters with their initial weights, each in its unit.
   std::vector<Param> make_params(const ProcessMesh& mesh);
-  // Before a unit computes, in forward and in backward.
+  // Called before a unit's forward, and with stage 3 its backward.
   void use_weights_of(const ModelUnit& unit);
 
   // What reduces buckets now.

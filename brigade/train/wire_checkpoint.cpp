@@ -30,7 +30,7 @@ std::string rank_prefix(int rank) {
   return fmt::format("wire.{}.", rank);
 }
 
-// Keys that there were not yet have their default.
+// A key that an older checkpoint lacks has its default.
 FragmentSchedule saved_rounds(const nlohmann::json& config) {
   TrainConfig read;
   read_saved_group(config, "distributed", read);

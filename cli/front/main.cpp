@@ -1,6 +1,5 @@
 // brigade: understands the command line, does what needs no libtorch, and
 // starts brigade-torch for the rest (hand_over.cpp).
-
 #include <exception>
 
 #include "brigade/launch/program_start.h"

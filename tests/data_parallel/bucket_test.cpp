@@ -187,6 +187,16 @@ TEST(Bucket, ErrorsNameItsPlaceAndItsParameters) {
             *world);
       }),
       HasSubstr("the hook of bucket 3 of 5"));
+  bucket.reset();
+  EXPECT_THAT(
+      message_of<StorageError>([&] {
+        bucket.launch_as_is(
+            [](BucketView&, Communicator&) -> WorkPtr {
+              throw StorageError("the disk is full");
+            },
+            *world);
+      }),
+      HasSubstr("bucket 3 of 5"));
 }
 
 }  // namespace

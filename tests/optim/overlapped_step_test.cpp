@@ -13,7 +13,6 @@
 #include "brigade/data_parallel/bucketed_grad_sync.h"
 #include "brigade/optim/muon.h"
 #include "brigade/optim/param_stepper.h"
-#include "brigade/sharding/sharded_weights.h"
 #include "tests/support/ranks_as_threads.h"
 
 namespace brigade {

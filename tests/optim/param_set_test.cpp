@@ -10,7 +10,7 @@
 
 #include "brigade/data_parallel/bucketed_grad_sync.h"
 #include "brigade/optim/adamw.h"
-#include "brigade/sharding/sharded_weights.h"
+#include "brigade/sharding/param_set.h"
 #include "tests/support/ranks_as_threads.h"
 
 namespace brigade {
@@ -123,7 +123,6 @@ TEST_P(ParamSets, StepsAndStatesEqualThoseOfOneRankWithFrozenParameters) {
   run_ranks(4, [&](const CommunicatorPtr& world) {
     const auto params = frozen_and_trained();
     ParamStepper stepper = make_stepper(params, world, GetParam());
-    EXPECT_EQ(stepper.sync().param_set().numel(), 4 * 35);
     for (int step = 0; step < 3; ++step)
       EXPECT_TRUE(torch::equal(train_a_step(stepper, params), losses[step]));
     expect_equal(save(stepper), expected);

@@ -7,6 +7,7 @@
 #include "brigade/data_parallel/bucketed_grad_sync.h"
 #include "brigade/optim/adamw.h"
 #include "brigade/optim/optimizer_groups.h"
+#include "brigade/optim/optimizer_state.h"
 #include "tests/support/ranks_as_threads.h"
 
 namespace brigade {
@@ -87,7 +88,7 @@ INSTANTIATE_TEST_SUITE_P(
         Sharding::kOptimizer,
         Sharding::kGradients));
 
-TEST(ParamStates, AreThoseOfBeforeOnceOthersWereNoted) {
+TEST(ParamStates, GatheringAndLoadingRestoreTheFormerStates) {
   const auto sync =
       make_states_sync(testing::make_world_of_one(), Sharding::kNone);
   AdamW optimizer = make_states_optimizer(*sync);
@@ -98,13 +99,14 @@ TEST(ParamStates, AreThoseOfBeforeOnceOthersWereNoted) {
     const NotedStates noted(*sync, other);
     EXPECT_FALSE(sync->params()[0].states.at(0).tensor.is_alias_of(mine));
   }
+  load_optimizer_state(*sync, other, gather_optimizer_state(*sync, other));
   EXPECT_TRUE(sync->params()[0].states.at(0).tensor.is_alias_of(mine));
 }
 
-TEST(ParamStates, AnOptimizerOfAPartIsRefusedOnEveryRank) {
+TEST(ParamStates, AnOptimizerOverAPartIsRefusedOnEveryRank) {
   run_ranks(2, [](const CommunicatorPtr& group) {
     const auto sync = make_states_sync(group, Sharding::kOptimizer);
-    // Only rank 0 steps less than it owns.
+    // Rank 0 steps a part of "a"; rank 1 owns "c" alone and steps nothing.
     const FlatSegment& segment = sync->segments()[0];
     const int64_t left_out = group->rank() == 0 ? 2 : 0;
     const int64_t numel = sync->params()[0].owned.numel - left_out;
@@ -117,8 +119,7 @@ TEST(ParamStates, AnOptimizerOfAPartIsRefusedOnEveryRank) {
     AdamW optimizer(std::move(groups), AdamWOptions{});
     EXPECT_THAT(
         [&] { note_states(*sync, optimizer); },
-        ThrowsMessage<UsageError>(
-            HasSubstr("some of the elements that a rank owns")));
+        ThrowsMessage<UsageError>(HasSubstr("steps only some elements of")));
   });
 }
 

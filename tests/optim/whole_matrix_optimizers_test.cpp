@@ -15,7 +15,6 @@
 #include "brigade/optim/optimizer_state.h"
 #include "brigade/optim/owned_parameters.h"
 #include "brigade/optim/step_in_backward.h"
-#include "brigade/sharding/sharded_weights.h"
 #include "tests/support/message_of.h"
 #include "tests/support/ranks_as_threads.h"
 

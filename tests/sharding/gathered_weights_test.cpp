@@ -32,16 +32,16 @@ TEST(GatheredWeights, AUnitWaitsForItsOwnTrainedWeightsAlone) {
     const auto sync = make_units_sync(ranks);
     GatheredWeights& weights = sync->weights();
     sync->gather_weights();
-    for (const int unit : {3, 1, 2}) {
+    for (const int unit : {0, 1, 3}) {
       weights.use(unit);
       EXPECT_TRUE(weights.are_under_way()) << unit;
     }
-    weights.use(0);
+    weights.use(2);
     EXPECT_FALSE(weights.are_under_way());
   });
 }
 
-TEST(GatheredWeights, AUnitThatThereIsNotWaitsForAll) {
+TEST(GatheredWeights, AnUnknownUnitWaitsForAll) {
   testing::run_ranks(2, [](const CommunicatorPtr& ranks) {
     const auto sync = make_units_sync(ranks);
     sync->gather_weights();

@@ -1,4 +1,4 @@
-// What a test does after fork().
+// Replaces a forked child by a program.
 #pragma once
 
 #include <unistd.h>

@@ -94,7 +94,8 @@ TEST(WeightUnits, AreOnePerLayerAndTheTwoEnds) {
   };
   const auto units_of = [](const std::vector<ModelUnit>& uses,
                            bool is_tied,
-                           bool joins_tied = true) {
+                           int zero_stage,
+                           bool is_first) {
     std::vector<ParameterRow> rows;
     for (const ModelUnit& use : uses) {
       rows.emplace_back();
@@ -103,20 +104,28 @@ TEST(WeightUnits, AreOnePerLayerAndTheTwoEnds) {
     }
     if (is_tied)
       rows.front().tied_head = "lm_head.weight";
-    return divide_into_units(rows, joins_tied);
+    return divide_into_units(rows, {.is_first = is_first}, zero_stage);
   };
   EXPECT_THAT(
-      units_of({embedding, layer(0), layer(0), layer(1), head, head}, false),
+      units_of(
+          {embedding, layer(0), layer(0), layer(1), head, head},
+          /*is_tied=*/false,
+          /*zero_stage=*/3,
+          /*is_first=*/true),
       ElementsAre(
           Pair(embedding, 0),
           Pair(layer(0), 1),
           Pair(layer(1), 2),
           Pair(head, 3)));
+  const auto tied_units = [&](int zero_stage, bool is_first) {
+    return units_of({embedding, layer(0), head}, true, zero_stage, is_first);
+  };
+  const auto joined =
+      ElementsAre(Pair(embedding, 0), Pair(layer(0), 1), Pair(head, 0));
+  EXPECT_THAT(tied_units(3, /*is_first=*/true), joined);
+  EXPECT_THAT(tied_units(1, /*is_first=*/false), joined);
   EXPECT_THAT(
-      units_of({embedding, layer(0), head}, true),
-      ElementsAre(Pair(embedding, 0), Pair(layer(0), 1), Pair(head, 0)));
-  EXPECT_THAT(
-      units_of({embedding, layer(0), head}, true, /*joins_tied=*/false),
+      tied_units(1, /*is_first=*/true),
       ElementsAre(Pair(embedding, 0), Pair(layer(0), 1), Pair(head, 2)));
 }
 
@@ -144,7 +153,10 @@ TEST(ZeroStage3, HoldsTheWeightsOfTwoUnits) {
       EXPECT_TRUE(param.tensor.isfinite().all().item<bool>()) << param.name;
       visited += param.tensor.numel();
     });
-    EXPECT_EQ(visited, runtime.params().numel());
+    int64_t numel = 0;
+    for (const Param& param : runtime.params().all())
+      numel += param.tensor.numel();
+    EXPECT_EQ(visited, numel);
     EXPECT_EQ(whole_units(weights), 0);
     const auto ids = torch::arange(48).view({1, 48});
     runtime.hold_reduction();
