@@ -28,8 +28,8 @@ enum class Connection {
   kAlongAxes,
   // As a group with the same members is, else as kFull. Sums go by host, over
   // groups of their own, where the backend, its `hierarchy` and the hosts allow
-  // it. Throws ConfigError if
-  // `hierarchy` is kOn and the others do not, until replicas are divided.
+  // it. Throws ConfigError if `hierarchy` is kOn and the others do not, until
+  // replicas are divided.
   kByHost,
   // Each with each by a communicator of its own, whose launches are not ordered
   // with those of other groups of the same members. Its name gets a number.

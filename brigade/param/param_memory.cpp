@@ -149,8 +149,11 @@ ParamMemory::ParamMemory(
           [](const Param& param) { return param.tensor.requires_grad(); }))),
       place_(place),
       sharding_(sharding) {
-  for (Param& param : params_)
-    param.flat_weight.reset();  // of another memory
+  for (Param& param : params_) {  // of another memory
+    param.flat_weight.reset();
+    param.main_grad.reset();
+    param.owned = {};
+  }
   lay_out(plan);
 }
 

@@ -50,8 +50,7 @@ AdapterOptions adapter_of_run(const CheckpointManifest& manifest) {
       !config.adapter.is_used())
     throw DataError(
         "[adapter] the manifest names a base model, but its config has no "
-        "valid "
-        "group 'adapter'");
+        "adapter");
   return config.adapter;
 }
 

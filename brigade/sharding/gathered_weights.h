@@ -7,10 +7,11 @@
 //
 // Code that reads weights asks for them first, whatever the sharding: by unit
 // (Param::unit) with use(), or hold() and let_go(); by parameter with need(),
-// but with kParameters.
+// except with kParameters.
 //
-// Called by the trainer's thread. With kParameters backward's thread also calls
-// use(), end_pass(), expect_pass() and throw_if_failed().
+// Called by one thread at a time: the trainer's, and during a backward that of
+// backward, whose first hook waits for all weights and which with kParameters
+// uses and frees units.
 #pragma once
 
 #include <cstdint>
