@@ -141,7 +141,9 @@ class GradSync {
 
   // ---- memory
 
+  // The flat memory of weights and gradients.
   ParamMemory& memory() { return params_.memory(); }
+  // See above.
   const ParamMemory& memory() const { return params_.memory(); }
   // Has the parameter's shape; without elements if its gradients are sparse.
   const torch::Tensor& main_grad(int param) const {

@@ -14,7 +14,7 @@ namespace brigade {
 
 // How gradients of several ranks become one.
 enum class Reduction { kMean, kSum };
-// The names in messages, as those below.
+// Their names in messages.
 template <>
 inline constexpr std::array kChoices<Reduction>{
     Choice{Reduction::kMean, "mean"},
@@ -32,6 +32,7 @@ enum class MissingGradient {
   // parameter. A rank whose loss reaches no parameter at all calls finish().
   kZero,
 };
+// Their names in messages.
 template <>
 inline constexpr std::array kChoices<MissingGradient>{
     Choice{MissingGradient::kError, "error"},
@@ -49,6 +50,7 @@ enum class GradHandover {
   // (AfterRead::kZero), or the caller does by zero_main_grads().
   kMainGrad,
 };
+// Their names in messages.
 template <>
 inline constexpr std::array kChoices<GradHandover>{
     Choice{GradHandover::kParamDtype, "param_dtype"},
@@ -62,6 +64,7 @@ enum class GraphReach {
   // backward: DDP's static_graph.
   kAsInFirstStep,
 };
+// Their names in messages.
 template <>
 inline constexpr std::array kChoices<GraphReach>{
     Choice{GraphReach::kOnce, "once"},

@@ -59,6 +59,7 @@ OptimizerState gather_optimizer_state(
     GradSync& sync,
     const torch::optim::Optimizer& optimizer,
     int to = 0);
+// The same for one of Brigade's.
 OptimizerState
 gather_optimizer_state(GradSync& sync, const Optimizer& optimizer, int to = 0);
 

@@ -57,6 +57,7 @@ class GatheredWeights {
   void use(int unit);
   // The same until let_go(), called once per hold().
   void hold(int unit);
+  // Ends a hold().
   void let_go(int unit);
   // With kParameters what gathers and frees the units; else null.
   ShardedWeights* units() const { return units_.get(); }
@@ -65,12 +66,12 @@ class GatheredWeights {
   // is held.
   void add_to(const Param& param, const torch::Tensor& change);
 
-  // Called around a backward: see ShardedWeights. Without units() these do
-  // nothing.
-  void end_pass();
-  void expect_pass();
-  void abandon();
-  void throw_if_failed();
+  // ---- what brackets a backward: without units() these do nothing
+
+  void end_pass();         // see ShardedWeights::end_pass()
+  void expect_pass();      // see ShardedWeights::expect_pass()
+  void abandon();          // see ShardedWeights::abandon()
+  void throw_if_failed();  // see ShardedWeights::throw_if_failed()
 
   // As passed to the constructor.
   GatherMode mode() const { return mode_; }

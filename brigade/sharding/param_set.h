@@ -71,6 +71,7 @@ class ParamSet {
   void move_to(const BucketPlan& plan, const BucketPlanOptions& options);
   // The flat memory of weights and gradients.
   ParamMemory& memory() { return *memory_; }
+  // See above.
   const ParamMemory& memory() const { return *memory_; }
   // What is asked before weights are read, which may wait for other ranks.
   GatheredWeights& weights() const { return *weights_; }
