@@ -176,12 +176,12 @@ uint64_t PackedDocuments::piece_in(
     uint64_t epoch,
     uint64_t piece,
     uint64_t length) const {
-  const uint64_t alike = pieces_of_length_[length];
-  if (!options_.shuffle || options_.shuffle_block > 0 || alike == 1)
+  const uint64_t count = pieces_of_length_[length];
+  if (!options_.shuffle || options_.shuffle_block > 0 || count == 1)
     return piece;
   // Another stream of random numbers than the sampler's.
   const uint64_t seed = mix_bits(mix_bits(options_.seed) + 2) ^ epoch;
-  const Permutation order(alike, mix_bits(mix_bits(seed) + length));
+  const Permutation order(count, mix_bits(mix_bits(seed) + length));
   return longer_[length] + order(piece - longer_[length]);
 }
 

@@ -14,19 +14,19 @@ StragglerDetector::StragglerDetector(std::vector<int> work_of_rank)
 Straggler StragglerDetector::compare(
     size_t rank,
     const std::vector<double>& busy_seconds) const {
-  std::vector<double> alike;
+  std::vector<double> same_work;
   std::vector<double> others;
   for (size_t other = 0; other < busy_seconds.size(); ++other) {
     if (other == rank)
       continue;
     others.push_back(busy_seconds[other]);
     if (work_of_rank_[other] == work_of_rank_[rank])
-      alike.push_back(busy_seconds[other]);
+      same_work.push_back(busy_seconds[other]);
   }
-  Straggler result{static_cast<int>(rank), 1, alike.empty()};
+  Straggler result{static_cast<int>(rank), 1, same_work.empty()};
   if (others.empty())
     return result;
-  const double peers = upper_median(alike.empty() ? others : alike);
+  const double peers = upper_median(same_work.empty() ? others : same_work);
   if (peers > 0)
     result.ratio = busy_seconds[rank] / peers;
   return result;
