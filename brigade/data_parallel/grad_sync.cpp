@@ -210,15 +210,6 @@ void GradSync::move_to(BucketPlan plan) {
   follow_memory();
 }
 
-void GradSync::gather_weights_after(
-    const std::vector<int>& late,
-    std::function<void()> finish) {
-  std::vector<bool> late_segments(segments().size());
-  for (const int param : late)
-    late_segments[params()[static_cast<size_t>(param)].owned.run] = true;
-  weights().after_step(std::move(late_segments), std::move(finish));
-}
-
 void GradSync::zero_main_grads() {
   if (phase_ == Phase::kFinished)
     reset();

@@ -169,11 +169,6 @@ class GradSync {
   GatheredWeights& weights() const { return params_.weights(); }
   // GatheredWeights::after_step().
   void gather_weights() { weights().after_step(); }
-  // The same if `finish` still has to step the weights of these parameters, of
-  // which this rank owns some, all or none; the same ones on all ranks.
-  void gather_weights_after(
-      const std::vector<int>& late,
-      std::function<void()> finish);
 
   // See owned_parameters().
   OwnedLeaves& owned_leaves() { return leaves_; }

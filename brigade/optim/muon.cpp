@@ -277,12 +277,19 @@ std::vector<bool> Muon::groups_sent() const {
   return result;
 }
 
+void Muon::check_steps_groups_apart() const {
+  throw UsageError(
+      "[data_parallel] an optimizer that steps whole matrices cannot step in "
+      "backward, because ranks compute them for one another; call its step() "
+      "after backward()");
+}
+
 void Muon::skip_step() {
   if (std::exchange(sends_ahead_, false))
     drop_ahead();
 }
 
-void Muon::step_ranges(
+LateStep Muon::step_ranges(
     const std::vector<StepRange>& ranges,
     double grad_scale) {
   const torch::NoGradGuard no_grad;
@@ -332,6 +339,7 @@ void Muon::step_ranges(
   }
   expected_scale_ = grad_scale == last_scale_ ? grad_scale : 0;
   last_scale_ = grad_scale;
+  return {late_params(), [this] { finish_step(); }};
 }
 
 void Muon::finish_step() {
@@ -345,7 +353,7 @@ void Muon::finish_step() {
   unfinished_.clear();
 }
 
-std::vector<int> Muon::unfinished() const {
+std::vector<int> Muon::late_params() const {
   std::vector<int> params;
   const bool is_alone =
       std::all_of(sets_.begin(), sets_.end(), [](const Set& set) {

@@ -55,15 +55,13 @@ class Muon final : public Optimizer {
       const RanksOf& ranks_of,
       const Options& options);
 
-  bool steps_groups_apart() const override { return false; }
+  void check_steps_groups_apart() const override;
   bool wants_reduced_gradients() override;
   void gradients_are_reduced(size_t run) override;
-  void finish_step() override;
-  std::vector<int> unfinished() const override;
   void skip_step() override;
 
  private:
-  void step_ranges(const std::vector<StepRange>& ranges, double grad_scale)
+  LateStep step_ranges(const std::vector<StepRange>& ranges, double grad_scale)
       override;
   void step_range(const StepRange& range) override;
   // Adds the gradient to the momentum, and returns the parts of a group's
@@ -101,6 +99,10 @@ class Muon final : public Optimizer {
   std::vector<bool> groups_sent() const;
   // Drops what was sent ahead.
   void drop_ahead();
+  // Steps the groups whose last updates were under way.
+  void finish_step();
+  // The parameters that finish_step() still steps.
+  std::vector<int> late_params() const;
 
   // The matrices of one group of ranks, and this rank's pieces of them.
   struct Set {
@@ -118,8 +120,7 @@ class Muon final : public Optimizer {
   bool sends_ahead_ = false;  // in this step; the same on all ranks
   double last_scale_ = 0;
   double expected_scale_ = 0;  // of the next step; 0: unknown
-  // Between start_step() and finish_step(): the groups whose last updates are
-  // under way.
+  // Until finish_step(): the groups whose last updates are under way.
   std::vector<std::pair<StepRange, torch::Tensor>> unfinished_;
 };
 

@@ -56,6 +56,11 @@ torch::Tensor master_of(const StepRange& range) {
              : range.group.weight;
 }
 
+void finish(const LateStep& late) {
+  if (late.finish)
+    late.finish();
+}
+
 // The number of elements whose moments are in float32 at a time.
 constexpr int64_t kFloatNumel = int64_t{1} << 20;
 
@@ -350,13 +355,14 @@ void Optimizer::keep_rounded(
   }
 }
 
-void Optimizer::step_ranges(
+LateStep Optimizer::step_ranges(
     const std::vector<StepRange>& ranges,
     double /*grad_scale*/) {
   for (const StepRange& range : ranges) {
     step_in_parts(range);
     complete(range);
   }
+  return {};
 }
 
 void Optimizer::complete(const StepRange& range) const {
@@ -376,15 +382,12 @@ void Optimizer::step_group(
 }
 
 void Optimizer::step(double lr, double grad_scale, ops::AfterRead after_read) {
-  start_step(lr, grad_scale, after_read);
-  finish_step();
+  finish(start_step(lr, grad_scale, after_read));
 }
 
-void Optimizer::start_step(
-    double lr,
-    double grad_scale,
-    ops::AfterRead after_read) {
-  start_all({lr}, grad_scale, after_read);
+LateStep
+Optimizer::start_step(double lr, double grad_scale, ops::AfterRead after_read) {
+  return start_all({lr}, grad_scale, after_read);
 }
 
 void Optimizer::step(
@@ -393,11 +396,10 @@ void Optimizer::step(
     ops::AfterRead after_read) {
   for (const OptimizerGroup& group : groups_)
     check_has_rate(group, lrs);
-  start_all(lrs, grad_scale, after_read);
-  finish_step();
+  finish(start_all(lrs, grad_scale, after_read));
 }
 
-void Optimizer::start_all(
+LateStep Optimizer::start_all(
     const std::vector<double>& lrs,
     double grad_scale,
     ops::AfterRead after_read) {
@@ -409,7 +411,7 @@ void Optimizer::start_all(
         i, lrs.size() == 1 ? lrs[0] : lrs[rate], grad_scale, after_read));
     begin_average(ranges.back());
   }
-  step_ranges(ranges, grad_scale);
+  return step_ranges(ranges, grad_scale);
 }
 
 void Optimizer::keep_average(double decay) {

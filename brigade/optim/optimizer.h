@@ -6,9 +6,9 @@
 //
 // Life: made once the parameters have their initial values, which masters take
 // over (call reload_masters() if weights were changed from outside). Stepped by
-// the trainer's thread between finish() and reset() (what start_step() leaves
-// is stepped by finish_step(), which may come after reset()), or group by group
-// on the thread of backward (optim/step_in_backward.h).
+// the trainer's thread between finish() and reset() (a LateStep may come after
+// reset()), or group by group on the thread of backward
+// (optim/step_in_backward.h).
 #pragma once
 
 #include <torch/types.h>
@@ -29,6 +29,7 @@
 #include "brigade/param/param_memory.h"
 #include "brigade/param/state.h"
 #include "brigade/param/step_rule.h"
+#include "brigade/sharding/gathered_weights.h"
 
 namespace brigade {
 
@@ -104,7 +105,7 @@ class Optimizer {
 
   // The same step in parts, in any order: begin_step() with the rates, one for
   // all or by OptimizerGroup::param_group, and then step_group() once for each
-  // group. Precondition: steps_groups_apart().
+  // group. Precondition: see check_steps_groups_apart().
   void begin_step(const std::vector<double>& lrs);
   // See begin_step().
   void step_group(
@@ -136,9 +137,9 @@ class Optimizer {
   // Sets masters to the weights' values, after weights were loaded.
   void reload_masters();
 
-  // False if its ranks compute for one another, and therefore step all groups
-  // at once.
-  virtual bool steps_groups_apart() const { return true; }
+  // Throws UsageError if its ranks compute for one another, and therefore step
+  // all groups at once, so that it cannot step in backward.
+  virtual void check_steps_groups_apart() const {}
 
   // ---- a step that overlaps with backward and with the next forward, for
   // optimizers whose ranks compute for one another; others do nothing here
@@ -151,15 +152,10 @@ class Optimizer {
   // while backward computes others; runs are reported in order, from the first
   // one on. The same calls on all ranks, on the thread of backward.
   virtual void gradients_are_reduced(size_t /*run*/) {}
-  // As step(), but the weights of unfinished() are stepped only by
-  // finish_step(), which waits for other ranks. Nothing else is called between
-  // the two.
-  void start_step(double lr, double grad_scale, ops::AfterRead after_read);
-  // See start_step().
-  virtual void finish_step() {}
-  // After start_step(): the parameters (RunPart::param) that finish_step()
-  // still steps, the same on all ranks.
-  virtual std::vector<int> unfinished() const { return {}; }
+  // As step(), but what it returns is still to be stepped. Nothing else is
+  // called between the two.
+  [[nodiscard]] LateStep
+  start_step(double lr, double grad_scale, ops::AfterRead after_read);
   // Called on all ranks instead of a step: these gradients are not used.
   virtual void skip_step() {}
   // From now on keeps a moving average of the weights (EMA;
@@ -204,10 +200,10 @@ class Optimizer {
   // Called when a step begins, whose number steps() is now; lrs as in
   // begin_step().
   virtual void begin(const std::vector<double>& /*lrs*/) {}
-  // Steps all groups and calls complete() for each, except those that
-  // finish_step() steps. By default each group is stepped by itself.
-  // grad_scale: that of all ranges, of which this rank may have none.
-  virtual void step_ranges(
+  // Steps all groups and calls complete() for each, except for what it returns.
+  // By default each group is stepped by itself. grad_scale: that of all ranges,
+  // of which this rank may have none.
+  virtual LateStep step_ranges(
       const std::vector<StepRange>& ranges,
       double grad_scale);
   // Called when the weights of the range are stepped.
@@ -247,7 +243,7 @@ class Optimizer {
       const State& state,
       const torch::Tensor& values) const;
   // lrs: one for all, or by OptimizerGroup::param_group.
-  void start_all(
+  LateStep start_all(
       const std::vector<double>& lrs,
       double grad_scale,
       ops::AfterRead after_read);

@@ -61,16 +61,9 @@ void ParamStepper::finish() {
 
 void ParamStepper::step(double lr, double grad_scale) {
   sync_->weights().need_all();
-  optimizer_->start_step(lr, grad_scale, ops::AfterRead::kZero);
-  const std::vector<int> unfinished = optimizer_->unfinished();
-  if (unfinished.empty())
-    optimizer_->finish_step();
+  LateStep late = optimizer_->start_step(lr, grad_scale, ops::AfterRead::kZero);
   sync_->reset();
-  if (unfinished.empty())
-    sync_->gather_weights();
-  else
-    sync_->gather_weights_after(
-        unfinished, [this] { optimizer_->finish_step(); });
+  sync_->weights().after_step(std::move(late));
 }
 
 void ParamStepper::skip_step() {

@@ -176,12 +176,7 @@ BucketStepPtr make_bucket_step(
         "kObserved: the first step moves the memory that it steps; set order = "
         "BucketOrder::kReverse");
   }
-  if (!optimizer.steps_groups_apart()) {
-    throw UsageError(
-        "[data_parallel] an optimizer that steps whole matrices cannot step in "
-        "backward, because ranks compute them for one another; call its step() "
-        "after backward()");
-  }
+  optimizer.check_steps_groups_apart();
   for (const OptimizerGroup& group : optimizer.groups())
     check_has_rate(group, lrs);
   return std::make_shared<OwnedBucketStep>(sync, optimizer, lrs);

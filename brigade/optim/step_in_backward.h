@@ -27,13 +27,13 @@ BucketStepPtr make_bucket_step(
     torch::optim::Optimizer& optimizer,
     std::function<void(const torch::Tensor& param)> before_step = {});
 
-// `optimizer` was made over `sync`, by make_adamw() or a similar function, and
-// steps its groups apart (Optimizer::steps_groups_apart()). It steps with
-// learning rate `lr`, or with one for each of its parameter groups, and clears
-// the main_grads. Both outlive the result. Throws UsageError if it was made
-// otherwise, if it lacks a parameter or a rate, without
-// GradHandover::kMainGrad, and with BucketOrder::kObserved, which moves the
-// memory that it steps.
+// `optimizer` was made over `sync`, by make_adamw() or a similar function. It
+// steps with learning rate `lr`, or with one for each of its parameter groups,
+// and clears the main_grads. Both outlive the result. Throws UsageError if it
+// was made otherwise, if it does not step its groups apart
+// (Optimizer::check_steps_groups_apart()), if it lacks a parameter or a rate,
+// without GradHandover::kMainGrad, and with BucketOrder::kObserved, which moves
+// the memory that it steps.
 BucketStepPtr make_bucket_step(GradSync& sync, Optimizer& optimizer, double lr);
 // See above.
 BucketStepPtr make_bucket_step(

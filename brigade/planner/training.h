@@ -37,7 +37,7 @@ struct Precision {
       return element_bytes(optimizer_states(options, unit, weight));
     };
     optimizer_bytes = bytes(StepUnit::kElements);
-    matrix_optimizer_bytes = bytes(StepUnit::kMatrices);
+    matrix_optimizer_bytes = bytes(options.matrix_unit());
   }
 };
 

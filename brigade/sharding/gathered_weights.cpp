@@ -29,13 +29,14 @@ GatheredWeights::~GatheredWeights() {
   }
 }
 
-void GatheredWeights::after_step(
-    std::vector<bool> late,
-    std::function<void()> finish) {
+void GatheredWeights::after_step(LateStep late) {
   need_all();
-  late_ = std::move(late);
-  finish_ = std::move(finish);
-  if (mode_ == GatherMode::kInPlace && !late_.empty())
+  for (const int param : late.params) {
+    late_.resize(works_.size());
+    late_[memory_->params()[static_cast<size_t>(param)].owned.run] = true;
+  }
+  finish_ = std::move(late.finish);
+  if (finish_ && (mode_ == GatherMode::kInPlace || late_.empty()))
     finish_late();
   if (sharding() == Sharding::kNone)
     return;

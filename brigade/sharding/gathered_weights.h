@@ -26,6 +26,14 @@
 
 namespace brigade {
 
+// What an optimizer's step leaves to be done.
+struct LateStep {
+  // The parameters that `finish` still steps, by index; this rank owns some of
+  // them, all or none. The same ones on all ranks.
+  std::vector<int> params = {};
+  std::function<void()> finish = {};  // waits for other ranks; empty: nothing
+};
+
 class GatheredWeights {
  public:
   // Gathers the parameters in `memory` that train, with kParameters the frozen
@@ -38,11 +46,9 @@ class GatheredWeights {
   // Collective, after an optimizer has stepped this rank's ranges: gathers the
   // weights, in the order of forward (see GatherMode); with kParameters only
   // prefetches the first unit, and throws UsageError while a unit is held.
-  // late: segments that `finish` still steps; it is called before one of them
-  // is needed (with GatherMode::kInPlace at once).
-  void after_step(
-      std::vector<bool> late = {},
-      std::function<void()> finish = {});
+  // late.finish is called before one of late.params is needed (with
+  // GatherMode::kInPlace, or if there are none, at once).
+  void after_step(LateStep late = {});
   // Whether need_all() has something to wait for.
   bool are_under_way() const;
   // Waits for all weights; none may be read before.
@@ -93,7 +99,7 @@ class GatheredWeights {
   GatherMode mode_;
   std::vector<WorkPtr> works_;    // by bucket; null: none under way
   std::vector<bool> late_;        // by bucket; empty: none
-  std::function<void()> finish_;  // see after_step()
+  std::function<void()> finish_;  // LateStep::finish
   int64_t gathered_version_ = 0;  // of the flat weights, when last gathered
   std::unique_ptr<ShardedWeights> units_;
 };

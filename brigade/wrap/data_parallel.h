@@ -293,8 +293,9 @@ class DataParallel {
             *wrapped_.sync, optimizer, std::move(before_step)));
   }
   // The same with kMainGrad and an optimizer made by make_adamw() or a similar
-  // function, but not make_muon(), and this learning rate, or one for each of
-  // its parameter groups; call it again to change rates.
+  // function that steps its groups apart
+  // (Optimizer::check_steps_groups_apart()), and this learning rate, or one for
+  // each of its parameter groups; call it again to change rates.
   void step_in_backward(Optimizer& optimizer, double lr) {
     bucketed("step_in_backward()")
         .set_bucket_step(make_bucket_step(*wrapped_.sync, optimizer, lr));
