@@ -141,7 +141,7 @@ torch::Tensor DecoderModel::forward(
   if (!part_.is_last)
     return output;
 
-  VocabParallelCrossEntropyOptions options;
+  ops::CrossEntropyOptions options;
   options.vocab_size = context_->description.vocab_size;
   options.weight_grad = context_->weight_grad;
   options.kernels = context_->kernels;

@@ -90,31 +90,22 @@ Tensor vocab_parallel_cross_entropy(
     const Tensor& hidden,
     const Tensor& weight,
     const Tensor& targets,
-    const VocabParallelCrossEntropyOptions& options) {
+    ops::CrossEntropyOptions options) {
   const VocabRange mine = vocab_range(
-      "vocab_parallel_cross_entropy", parallel, weight, options.vocab_size);
+      "vocab_parallel_cross_entropy",
+      parallel,
+      weight,
+      options.vocab_size.value_or(0));
   const auto reduce = [group = parallel.group](ReduceOp op) {
     return
         [group, op](Tensor& values) { group->all_reduce(values, op)->wait(); };
   };
+  options.vocab_begin = mine.begin;
+  options.valid_rows = mine.numel;
+  options.reduce_max = reduce(ReduceOp::kMax);
+  options.reduce_sum = reduce(ReduceOp::kSum);
   return ops::linear_cross_entropy(
-      InputRegion(parallel).enter(hidden),
-      weight,
-      targets,
-      ops::CrossEntropyOptions{
-          .ignore_index = options.ignore_index,
-          .row_chunk = options.row_chunk,
-          .weight_grad = options.weight_grad,
-          .kernels = options.kernels,
-          .logit_soft_cap = options.logit_soft_cap,
-          .teacher = options.teacher,
-          .known_gradient = options.known_gradient,
-          .objective = options.objective,
-          .vocab_begin = mine.begin,
-          .valid_rows = mine.numel,
-          .vocab_size = options.vocab_size,
-          .reduce_max = reduce(ReduceOp::kMax),
-          .reduce_sum = reduce(ReduceOp::kSum)});
+      InputRegion(parallel).enter(hidden), weight, targets, options);
 }
 
 Tensor vocab_parallel_logits(

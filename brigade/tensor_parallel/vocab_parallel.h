@@ -5,11 +5,9 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 
 #include "brigade/ops/cross_entropy.h"
 #include "brigade/ops/op_options.h"
-#include "brigade/ops/soft_targets.h"
 #include "brigade/tensor_parallel/tensor_parallel.h"
 
 namespace brigade {
@@ -27,21 +25,11 @@ torch::Tensor vocab_parallel_embedding(
     int64_t vocab_size,
     const ops::OpOptions& options = {});
 
-struct VocabParallelCrossEntropyOptions {
-  int64_t vocab_size = 0;
-  int64_t ignore_index = -100;
-  int64_t row_chunk = 0;  // tokens a chunk; 0: chosen by size
-  ops::WeightGrad weight_grad = ops::WeightGrad::kReturn;
-  ops::Kernels kernels = ops::Kernels::kAuto;
-  std::optional<double> known_gradient;  // see ops::CrossEntropyOptions
-  std::optional<double> logit_soft_cap;
-  std::optional<ops::SoftTargets> teacher;  // see ops::CrossEntropyOptions
-  ops::ObjectiveFunction objective;         // see ops::CrossEntropyOptions
-};
-
 // hidden: [N, C] or, in kSharded, [N/R, C]; weight: [n, C]; targets: int64 [N],
 // equal on all ranks. Returns the sum of the N tokens' losses, or what the
-// objective makes of them: a float32 scalar, the same on every rank.
+// objective makes of them: a float32 scalar, the same on every rank. Of the
+// options vocab_size must be given; vocab_begin, valid_rows, reduce_max and
+// reduce_sum are set here.
 //
 // No rank has all logits: each computes its [chunk, n], and the group exchanges
 // one maximum and two sums per token (12 bytes per token in two all-reduces per
@@ -53,7 +41,7 @@ torch::Tensor vocab_parallel_cross_entropy(
     const torch::Tensor& hidden,
     const torch::Tensor& weight,
     const torch::Tensor& targets,
-    const VocabParallelCrossEntropyOptions& options);
+    ops::CrossEntropyOptions options);
 
 // All logits of few tokens, for generating text: hidden [N, C] (kReplicated
 // whatever `parallel` says) to [N, vocab_size] on every rank. One all-gather of

@@ -186,7 +186,7 @@ TEST(VocabParallelCrossEntropy, EqualsOneRankOnAnyVocabulary) {
           x,
           weight,
           targets,
-          {.vocab_size = c.vocab_size, .row_chunk = 5, .teacher = teacher});
+          {.row_chunk = 5, .teacher = teacher, .vocab_size = c.vocab_size});
       EXPECT_EQ(loss.scalar_type(), torch::kFloat);
       testing::expect_close(loss, expected.detach(), limit, what);
       loss.backward(torch::tensor(0.25F));
@@ -220,7 +220,7 @@ TEST(
         hidden,
         weight,
         torch::zeros({8}, torch::kLong),
-        {.vocab_size = 7, .row_chunk = 4});
+        {.row_chunk = 4, .vocab_size = 7});
     auto records = group->records();
     ASSERT_EQ(records.size(), 4U);  // two chunks of two
     EXPECT_EQ(records[0].bytes, 4 * 4);
