@@ -97,7 +97,7 @@ Tensor Experts::forward(
         experts,
         sending_order(description_.count, ranks, parts),
         kept_choices(experts, inputs));
-    note_routing({experts, inputs.has_loss, kept.order}, weights);
+    note_routing(experts, inputs, kept.order, weights);
     kept.exchange = ExpertExchange(
         context_->expert_parallel, kept.order.counts, parts, x.device());
     if (context_->dropout.is_used())
@@ -195,13 +195,16 @@ Tensor Experts::given_shares(const Tensor& x, const ExpertInputs& inputs)
   return shares.expand({inputs.sequences, description_.count});
 }
 
-void Experts::note_routing(const Routing& routing, const Tensor& weights)
-    const {
+void Experts::note_routing(
+    const Tensor& experts,
+    const ExpertInputs& inputs,
+    const ops::ExpertOrder& order,
+    const Tensor& weights) const {
   if (!context_->routers)
     return;
   const torch::NoGradGuard no_grad;
   RouterStatistics& noted = context_->routers->noted[layer_];
-  noted.chosen.resize(routing.order.counts.size(), 0);
+  noted.chosen.resize(order.counts.size(), 0);
   if (!noted.squares.defined()) {
     noted.squares = router_->squares();
     noted.given = torch::zeros_like(noted.squares);
@@ -209,23 +212,22 @@ void Experts::note_routing(const Routing& routing, const Tensor& weights)
   noted.given += weights.sum(torch::kDouble);
   if (context_->tensor_parallel.rank() > 0)
     return;
-  std::vector<int64_t> chosen = routing.order.counts;
-  if (routing.order.is_kept.defined()) {
+  std::vector<int64_t> chosen = order.counts;
+  if (order.is_kept.defined()) {
     const Tensor counts =
-        torch::bincount(routing.experts.flatten(), {}, description_.count)
-            .cpu();
+        torch::bincount(experts.flatten(), {}, description_.count).cpu();
     const auto of_expert = counts.accessor<int64_t, 1>();
     for (size_t i = 0; i < chosen.size(); ++i)
       chosen[i] = of_expert[static_cast<int64_t>(i)];
   }
   for (size_t i = 0; i < chosen.size(); ++i) {
     noted.chosen[i] += chosen[i];
-    noted.dropped += chosen[i] - routing.order.counts[i];
+    noted.dropped += chosen[i] - order.counts[i];
   }
-  if (!context_->routers->counts_choices || !routing.has_loss.defined())
+  if (!context_->routers->counts_choices || !inputs.has_loss.defined())
     return;
   const Tensor learned = torch::bincount(
-      routing.experts.masked_select(routing.has_loss.unsqueeze(1)),
+      experts.masked_select(inputs.has_loss.unsqueeze(1)),
       {},
       description_.count);
   noted.learned = noted.learned.defined() ? noted.learned + learned : learned;

@@ -75,15 +75,13 @@ class Experts : public torch::nn::Module {
   std::vector<torch::Tensor> keys_of_rows(const KeptRouting& kept) const;
   torch::Tensor run_shared(const torch::Tensor& x);
 
-  // What the rank's N tokens chose, with those of its tp group that divide
-  // them.
-  struct Routing {
-    torch::Tensor experts;   // int64 [N, k]
-    torch::Tensor has_loss;  // bool [N], or undefined
-    const ops::ExpertOrder& order;
-  };
-  // Adds to context_->routers, if they are noted.
-  void note_routing(const Routing& routing, const torch::Tensor& weights) const;
+  // Adds to context_->routers, if they are noted. experts: int64 [N, k], what
+  // the rank's N tokens chose, with those of its tp group that divide them.
+  void note_routing(
+      const torch::Tensor& experts,
+      const ExpertInputs& inputs,
+      const ops::ExpertOrder& order,
+      const torch::Tensor& weights) const;
   // KeptRouting::load where it is not the sequences' own; else undefined.
   torch::Tensor given_shares(const torch::Tensor& x, const ExpertInputs& inputs)
       const;
