@@ -111,7 +111,7 @@ torch::Tensor DecoderModel::run_layers(
   const bool is_training = torch::GradMode::is_enabled();
   begin_forward(positions, is_training ? batch.token_keys : torch::Tensor());
   if (has_experts_ && batch.targets.defined())
-    expert_inputs.has_loss = batch.targets.flatten() >= 0;
+    expert_inputs.has_loss = batch.has_loss().flatten();
   if (is_training)
     expert_inputs.capacity_factor = context_->expert_capacity_factor;
 

@@ -101,6 +101,7 @@ struct MicroBatch {
   torch::Tensor token_keys = {};
   // What a teacher says of the N targets; none: nothing.
   std::optional<ops::SoftTargets> teacher = std::nullopt;
+  torch::Tensor has_loss() const { return targets >= 0; }  // bool [B, T]
 };  // on the model's device
 
 }  // namespace brigade

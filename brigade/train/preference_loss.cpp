@@ -97,10 +97,9 @@ PreferenceLoss::PreferenceLoss(
 ops::Objective PreferenceLoss::operator()(
     const MicroBatch& batch,
     const Tensor& losses) {
-  const Tensor& targets = batch.targets;  // [B, T]
-  const Tensor counted = targets >= 0;
+  const Tensor counted = batch.has_loss();
   Tensor rows = torch::stack(
-      {-losses.reshape(targets.sizes()).to(torch::kDouble).sum(1),
+      {-losses.reshape(counted.sizes()).to(torch::kDouble).sum(1),
        counted.to(torch::kDouble).sum(1)});
   if (sequence_->size() > 1)
     sequence_->all_reduce(rows)->wait();
