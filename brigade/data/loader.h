@@ -32,8 +32,7 @@ struct Batch {
   int64_t micro_batch = 0;
   uint64_t first_sample = 0;     // of the run; the rows are consecutive samples
   std::vector<int64_t> inputs;   // [B, T]
-  std::vector<int64_t> targets;  // [B, T], inputs moved on by one token;
-                                 // kNoTarget where none counts
+  std::vector<int64_t> targets;  // [B, T], see Window::targets
   // With LoaderOptions::reset_attention, else empty: each token's place in its
   // document. A token must attend only to tokens of its own document.
   std::vector<int64_t> position_ids;  // [B, T]
