@@ -110,6 +110,14 @@ BucketHook reduce_scatter_hook(torch::ScalarType wire, double divisor) {
   };
 }
 
+BucketHook sum_hook(Sharding sharding, torch::ScalarType wire, double divisor) {
+  if (sharding != Sharding::kNone)
+    return reduce_scatter_hook(wire, divisor);
+  if (wire == torch::kFloat)
+    return all_reduce_hook();
+  return wire == torch::kBFloat16 ? bf16_hook() : fp16_hook(divisor);
+}
+
 BucketHook then(
     BucketHook hook,
     std::function<void(BucketView& bucket)> after) {

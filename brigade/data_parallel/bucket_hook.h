@@ -13,6 +13,7 @@
 
 #include "brigade/comm/communicator.h"
 #include "brigade/options/powersgd.h"
+#include "brigade/param/sharding.h"
 
 namespace brigade {
 
@@ -92,6 +93,14 @@ BucketHook powersgd_hook(const PowerSgdOptions& options = {});
 // added in float32. A rank's own are not rounded. Gradients of float64 weights
 // are sent as they are.
 BucketHook reduce_scatter_hook(
+    torch::ScalarType wire = torch::kFloat,
+    double divisor = 1);
+
+// The hook above that sums with this sharding and sends `wire`, kFloat,
+// kBFloat16 or kHalf: reduce_scatter_hook() or, without sharding,
+// all_reduce_hook(), bf16_hook() or fp16_hook(divisor).
+BucketHook sum_hook(
+    Sharding sharding,
     torch::ScalarType wire = torch::kFloat,
     double divisor = 1);
 

@@ -48,8 +48,7 @@ void check_sharding(const GradSyncOptions& options) {
 
 GradSyncOptions with_hook(GradSyncOptions options) {
   if (!options.hook)
-    options.hook = options.sharding == Sharding::kNone ? all_reduce_hook()
-                                                       : reduce_scatter_hook();
+    options.hook = sum_hook(options.sharding);
   return options;
 }
 

@@ -44,32 +44,21 @@ double fp16_divisor(const TrainConfig& config) {
 
 BucketHook wire_hook(const TrainConfig& config, HookMemoryPtr memory) {
   const DistributedConfig& distributed = config.distributed;
-  if (sharding_of(distributed) != Sharding::kNone) {
-    switch (distributed.grad_wire) {
-      case GradWire::kFp32:
-        return reduce_scatter_hook();
-      case GradWire::kBf16:
-        return reduce_scatter_hook(torch::kBFloat16);
-      case GradWire::kFp16:
-        return reduce_scatter_hook(torch::kHalf, fp16_divisor(config));
-      case GradWire::kInt8:
-      case GradWire::kPowerSgd:
-        break;  // refused by config/data_parallel_rules.cpp
-    }
-  }
+  const Sharding sharding = sharding_of(distributed);
   switch (distributed.grad_wire) {
     case GradWire::kFp32:
-      return all_reduce_hook();
+      return sum_hook(sharding);
     case GradWire::kBf16:
-      return bf16_hook();
+      return sum_hook(sharding, torch::kBFloat16);
     case GradWire::kFp16:
-      return fp16_hook(fp16_divisor(config));
+      return sum_hook(sharding, torch::kHalf, fp16_divisor(config));
+    // With sharding config/data_parallel_rules.cpp refuses these two.
     case GradWire::kInt8:
       return int8_hook(std::move(memory));
     case GradWire::kPowerSgd:
       return powersgd_hook(distributed.powersgd, std::move(memory));
   }
-  return all_reduce_hook();
+  return sum_hook(sharding);
 }
 
 GradSyncOptions grad_sync_options(const TrainConfig& config) {
@@ -83,7 +72,6 @@ GradSyncOptions grad_sync_options(const TrainConfig& config) {
   options.finish = FinishMode::kExplicit;
   options.sharding = sharding_of(distributed);
   options.gather = GatherMode::kOverlapForward;
-  options.hook = wire_hook(config);
   return options;
 }
 

@@ -29,9 +29,9 @@ Sharding sharding_of(const DistributedConfig& distributed);
 
 // What reduces a bucket as distributed.grad_wire says. A hook of its own at
 // each call, because some keep errors from step to step: in `memory`.
-BucketHook wire_hook(const TrainConfig& config, HookMemoryPtr memory = nullptr);
+BucketHook wire_hook(const TrainConfig& config, HookMemoryPtr memory);
 
-// Sums of gradients, handed over as main_grad; finish() waits for them.
+// Sums of gradients as main_grad; finish() waits for them. The hook is empty.
 GradSyncOptions grad_sync_options(const TrainConfig& config);
 
 // How a parameter is stepped: with training.weight_decay where weight_decay_on

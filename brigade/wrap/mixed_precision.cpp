@@ -67,12 +67,7 @@ GradSyncOptions with_reduce_dtype(
         "hook empty",
         c10::toString(precision.reduce_dtype)));
   }
-  if (options.sharding != Sharding::kNone)
-    options.hook = reduce_scatter_hook(precision.reduce_dtype);
-  else if (precision.reduce_dtype == torch::kBFloat16)
-    options.hook = bf16_hook();
-  else
-    options.hook = fp16_hook();
+  options.hook = sum_hook(options.sharding, precision.reduce_dtype);
   return options;
 }
 

@@ -1041,9 +1041,7 @@ TEST(Hooks, Fp16DividesBesidesByWhatItIsGiven) {
     for (const Sharding sharding : {Sharding::kNone, Sharding::kGradients}) {
       auto w = leaf(64, 0);
       GradSyncOptions options;
-      options.hook = sharding == Sharding::kNone
-                         ? fp16_hook(64)
-                         : reduce_scatter_hook(torch::kHalf, 64);
+      options.hook = sum_hook(sharding, torch::kHalf, 64);
       options.reduction = Reduction::kSum;
       options.sharding = sharding;
       options.handover = GradHandover::kMainGrad;
