@@ -127,7 +127,7 @@ class BucketQueue {
   static constexpr size_t kWindow = 2;
 
   Communicator& group_of(size_t bucket) const {
-    return *memory_->segments()[bucket].first_param->group.ranks;
+    return *memory_->segments()[bucket].first_param->group;
   }
 
   ParamMemory* memory_;

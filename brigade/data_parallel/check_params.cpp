@@ -130,9 +130,9 @@ std::string describe(
   std::string text;
   for (const Param& param : params) {
     const torch::Tensor& tensor = param.tensor;
-    if (param.group.ranks != group) {
+    if (param.group != group) {
       text += fmt::format(
-          "a parameter of groups of {} ranks\n", param.group.ranks->size());
+          "a parameter of groups of {} ranks\n", param.group->size());
       continue;
     }
     text += fmt::format(
@@ -145,8 +145,8 @@ std::string describe(
     if (!tensor.requires_grad())
       text += param.shares_memory_with.empty() ? ", frozen"
                                                : ", frozen, shares memory";
-    if (param.group.mean_divisor != 0)
-      text += fmt::format(", a mean over {}", param.group.mean_divisor);
+    if (param.mean_divisor != 0)
+      text += fmt::format(", a mean over {}", param.mean_divisor);
     if (param.is_row_sparse)
       text += ", sparse rows";
     if (param.unit > 0)
@@ -203,10 +203,10 @@ void check_same_groups(
   std::set<CommunicatorPtr> checked{all};
   std::string difference;
   for (const Param& param : params) {
-    if (!checked.insert(param.group.ranks).second)
+    if (!checked.insert(param.group).second)
       continue;
     try {
-      check_same_params(params, /*options=*/"", param.group.ranks);
+      check_same_params(params, /*options=*/"", param.group);
     } catch (const CommError& error) {
       difference = error.what();
     }
@@ -232,8 +232,8 @@ std::vector<Param> check_params(
   check_all_can_wrap(
       first_problem(params, all->options().device, weights), Agreement(*all));
   for (Param& param : params) {
-    if (param.group.ranks == nullptr)
-      param.group.ranks = all;
+    if (param.group == nullptr)
+      param.group = all;
     param.dtype = param.tensor.scalar_type();
     param.cut.shape = param.tensor.sizes().vec();
     // A frozen parameter has no gradient.
@@ -289,7 +289,7 @@ std::vector<int64_t> max_in_groups(
     std::vector<int64_t> mine;
     for (const size_t param : members)
       mine.push_back(values[param]);
-    const Agreement agreement(*params[members.front()].group.ranks);
+    const Agreement agreement(*params[members.front()].group);
     const auto highest = agreement.max(mine);
     for (size_t i = 0; i < highest.size(); ++i)
       result[members[i]] = highest[i];
@@ -301,13 +301,13 @@ void check_has_one_group(
     std::span<const Param> params,
     const Communicator& all) {
   for (const Param& param : params) {
-    if (param.group.ranks.get() != &all) {
+    if (param.group.get() != &all) {
       throw UsageError(fmt::format(
           "[data_parallel] uneven inputs with '{}', which is reduced over "
           "group '{}': ranks with data are counted over group '{}' alone; give "
           "every rank the same number of steps",
           param.name,
-          param.group.ranks->name(),
+          param.group->name(),
           all.name()));
     }
   }
@@ -318,7 +318,7 @@ void broadcast_params(std::span<const Param> params, int root) {
     std::vector<torch::Tensor> values;
     for (const size_t param : members)
       values.push_back(params[param].tensor);
-    broadcast_tensors(values, root, *params[members.front()].group.ranks);
+    broadcast_tensors(values, root, *params[members.front()].group);
   }
 }
 

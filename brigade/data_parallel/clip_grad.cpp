@@ -14,18 +14,18 @@ namespace {
 
 // The gradients that an optimizer of this rank reads, and over which ranks each
 // was reduced.
-std::vector<std::pair<torch::Tensor, const ParamGroup*>> gradients_of(
+std::vector<std::pair<torch::Tensor, const Communicator*>> gradients_of(
     const GradSync& sync,
     const char* function) {
   sync.check_are_reduced(function);
-  std::vector<std::pair<torch::Tensor, const ParamGroup*>> gradients;
+  std::vector<std::pair<torch::Tensor, const Communicator*>> gradients;
   if (sync.options().handover == GradHandover::kMainGrad) {
     // These tensors have versions of their own:
     // HandedGradients::throw_if_kept() must not take clipping for clearing.
     for (const FlatSegment& segment : sync.segments())
       gradients.emplace_back(
           segment.owned_main_grad().variable_data(),
-          &segment.first_param->group);
+          segment.first_param->group.get());
     return gradients;
   }
   for (const Param& param : sync.params()) {
@@ -33,7 +33,7 @@ std::vector<std::pair<torch::Tensor, const ParamGroup*>> gradients_of(
     if (grad.defined())
       gradients.emplace_back(
           grad.is_sparse() ? grad._values() : grad.variable_data(),
-          &param.group);
+          param.group.get());
   }
   if (gradients.empty()) {
     throw UsageError(fmt::format(

@@ -171,7 +171,7 @@ BucketPlanOptions GradSync::plan_options() const {
         options_.block_numel));
   int ranks = 1;
   for (const Param& param : params())
-    ranks = std::lcm(ranks, param.group.ranks->size());
+    ranks = std::lcm(ranks, param.group->size());
   BucketPlanOptions options{
       .capacity_bytes = options_.bucket_capacity_bytes,
       .first_bucket_bytes = options_.first_bucket_bytes,
@@ -271,18 +271,17 @@ double GradSync::grad_scale() const {
 }
 
 double GradSync::mean_scale_of(int param) const {
-  const ParamGroup& group = params()[static_cast<size_t>(param)].group;
+  const Param& of = params()[static_cast<size_t>(param)];
   if (options_.reduction != Reduction::kMean)
     return 1.0;
-  if (group.mean_divisor != 0)
-    return 1.0 / group.mean_divisor;
-  return group.ranks == all_ranks_ ? mean_scale() : 1.0 / group.ranks->size();
+  if (of.mean_divisor != 0)
+    return 1.0 / of.mean_divisor;
+  return of.group == all_ranks_ ? mean_scale() : 1.0 / of.group->size();
 }
 
 int GradSync::ranks_with_data(int param) const {
-  const ParamGroup& group = params()[static_cast<size_t>(param)].group;
-  return group.ranks == all_ranks_ ? uneven_inputs_.ranks_with_data()
-                                   : group.ranks->size();
+  const CommunicatorPtr& group = params()[static_cast<size_t>(param)].group;
+  return group == all_ranks_ ? uneven_inputs_.ranks_with_data() : group->size();
 }
 
 void GradSync::regroup(const CommunicatorPtr& from, const CommunicatorPtr& to) {
@@ -304,15 +303,15 @@ void GradSync::regroup(const CommunicatorPtr& from, const CommunicatorPtr& to) {
   }
 }
 
-bool GradSync::is_counted_here(const ParamGroup& group) const {
+bool GradSync::is_counted_here(const Communicator& group) const {
   return options().sharding != Sharding::kNone || !is_counted_elsewhere() ||
-         group.ranks->rank() == 0;
+         group.rank() == 0;
 }
 
 bool GradSync::is_counted_elsewhere() const {
   return options().sharding != Sharding::kNone ||
          std::any_of(params().begin(), params().end(), [&](const Param& param) {
-           return param.group.ranks != all_ranks();
+           return param.group != all_ranks();
          });
 }
 

@@ -1,6 +1,6 @@
 // Gradient synchronisation: the gradients of one optimizer step, summed over
 // micro-batches (gradient accumulation) and each reduced over the ranks of its
-// parameter's group (ParamGroup).
+// parameter's group (Param::group).
 //
 // Every parameter has a main_grad (fp32, or fp64 for fp64 parameters), into
 // which each micro-batch's gradient is added. The step's last backward also
@@ -135,7 +135,7 @@ class GradSync {
   void regroup(const CommunicatorPtr& from, const CommunicatorPtr& to);
   // Whether this rank counts the gradients of a group that it owns in a sum of
   // squares over all ranks, so that each element is counted once.
-  bool is_counted_here(const ParamGroup& group) const;
+  bool is_counted_here(const Communicator& group) const;
   // Whether other ranks count gradients that this one does not.
   bool is_counted_elsewhere() const;
 

@@ -108,7 +108,7 @@ class PerParamGradSync : public GradSync {
         grad_of(i).reset();
       take(i);
       const int64_t begin = steady_now_ns();
-      params()[i].group.ranks->all_reduce(sum_of(i))->wait();
+      params()[i].group->all_reduce(sum_of(i))->wait();
       const int64_t end = steady_now_ns();
       report_.buckets.push_back(
           {int(i), int64_t(sum_of(i).nbytes()), begin, begin, end, begin, end});

@@ -74,7 +74,7 @@ void SparseHandover::reduce() {
         sparse.push_back(static_cast<int>(param));
     }
     if (!sparse.empty())
-      reduce_group(sparse, *params()[members.front()].group.ranks);
+      reduce_group(sparse, *params()[members.front()].group);
   }
 }
 

@@ -213,7 +213,7 @@ Muon make_muon(
   return {
       groups_over(sync, groups),
       sync.params(),
-      [](const Param& param) { return param.group.ranks; },
+      [](const Param& param) { return param.group; },
       options};
 }
 

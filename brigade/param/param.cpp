@@ -18,7 +18,9 @@ std::vector<std::vector<size_t>> groups_of(std::span<const Param> params) {
   for (size_t i = 0; i < params.size(); ++i) {
     const auto found =
         std::find_if(groups.begin(), groups.end(), [&](const auto& members) {
-          return params[members.front()].group == params[i].group;
+          const Param& first = params[members.front()];
+          return first.group == params[i].group &&
+                 first.mean_divisor == params[i].mean_divisor;
         });
     if (found == groups.end())
       groups.push_back({i});

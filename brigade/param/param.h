@@ -19,17 +19,6 @@
 
 namespace brigade {
 
-// The ranks that hold a parameter and sum its gradient; with ZeRO each owns a
-// range of it.
-struct ParamGroup {
-  CommunicatorPtr ranks;  // null: all ranks that wrap the module
-  // What a mean (Reduction::kMean) divides the sum by; 0: the number of ranks.
-  // For an expert it is the number of ranks whose tokens its gradient covers;
-  // fewer ranks than that hold the expert.
-  double mean_divisor = 0;
-  bool operator==(const ParamGroup&) const = default;
-};
-
 struct Param {
   std::string name;      // under which errors, checks and checkpoints know it
   torch::Tensor tensor;  // the weight
@@ -42,7 +31,13 @@ struct Param {
   // Has a bucket of its own, because its range of the flat memory must be that
   // of a twin in another model part (tied embeddings of a pipeline).
   bool has_own_bucket = false;
-  ParamGroup group;
+  // The ranks that hold it and sum its gradient; with ZeRO each owns a range of
+  // it. Null: all ranks that wrap the module.
+  CommunicatorPtr group;
+  // What a mean (Reduction::kMean) divides the sum by; 0: the group's size. For
+  // an expert it is the number of ranks whose tokens its gradient covers; fewer
+  // ranks than that hold the expert.
+  double mean_divisor = 0;
   // Weights of one unit are read together (GatheredWeights::use()), and with
   // Sharding::kParameters (ZeRO-3, FSDP) gathered and freed together. Units are
   // numbered from 0 without gaps.
@@ -89,8 +84,8 @@ struct Param {
   }
 };
 
-// The indices of the parameters of each group; groups are in the order of their
-// first parameters.
+// The parameters' indices, one list per group and mean_divisor, in the order of
+// their first parameters.
 std::vector<std::vector<size_t>> groups_of(std::span<const Param> params);
 
 // A parameter of `part`: its row, cut (shard_parameter()) and hints; `weight`

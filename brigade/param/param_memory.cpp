@@ -122,7 +122,7 @@ BucketPlan with_frozen(
   // group and unit.
   BucketPlanOptions whole = options;
   for (size_t i = trained; i < params.size(); ++i)
-    whole.ranks = std::lcm(whole.ranks, params[i].group.ranks->size());
+    whole.ranks = std::lcm(whole.ranks, params[i].group->size());
   whole.capacity_bytes = whole.first_bucket_bytes = whole.last_bucket_bytes =
       std::numeric_limits<int64_t>::max();
   BucketPlan rest = plan_buckets(
@@ -182,7 +182,7 @@ void ParamMemory::add_segments(const BucketPlan& plan) {
     FlatSegment& segment = segments_.emplace_back();
     segment.slots = planned.slots;
     segment.first_param = &params_[first];
-    const CommunicatorPtr& ranks = params_[first].group.ranks;
+    const CommunicatorPtr& ranks = params_[first].group;
     segment.owned =
         sharding_ == Sharding::kNone
             ? FlatRange{.numel = planned.numel}

@@ -40,8 +40,8 @@ struct FlatSegment {
   FlatRange owned;
   // [owned.numel], with Sharding::kParameters only: the owned weights.
   torch::Tensor weight_shard;
-  // All its parameters have this one's dtype and group, and with kParameters
-  // its unit.
+  // All its parameters have this one's dtype, group and mean_divisor, and with
+  // kParameters its unit.
   const Param* first_param = nullptr;
   // [numel], only if the parameters train; padding is zero.
   torch::Tensor main_grad;

@@ -66,7 +66,7 @@ void GatheredWeights::launch(size_t segment) {
   const torch::NoGradGuard no_grad;
   const FlatSegment& of = memory_->segments()[segment];
   works_[segment] =
-      of.first_param->group.ranks->all_gather(of.weight, of.owned_weight());
+      of.first_param->group->all_gather(of.weight, of.owned_weight());
 }
 
 void GatheredWeights::finish_late() {

@@ -42,7 +42,7 @@ int64_t first_element(const Param& param, const State& mine) {
 void gather_ranges(const FlatSegment& segment, const State& whole) {
   const FlatRange& range = segment.owned;
   const State mine = narrow_state(whole, range.begin, range.numel);
-  Communicator& ranks = *segment.first_param->group.ranks;
+  Communicator& ranks = *segment.first_param->group;
   ranks.all_gather(whole.tensor, mine.tensor)->wait_on_host();
   if (whole.scales.defined())
     ranks.all_gather(whole.scales, mine.scales)->wait_on_host();
@@ -82,8 +82,8 @@ int ParamSet::index_of(const std::string& name) const {
 
 void ParamSet::regroup(const CommunicatorPtr& from, const CommunicatorPtr& to) {
   for (Param& param : params_) {
-    if (param.group.ranks == from)
-      param.group.ranks = to;
+    if (param.group == from)
+      param.group = to;
   }
 }
 
@@ -280,9 +280,7 @@ std::vector<std::pair<CommunicatorPtr, std::vector<State>>> ParamSet::replicas()
   for (const auto list : {frozen(), trained()}) {
     for (const auto& members : groups_of(list)) {
       std::vector<State>& tensors =
-          result
-              .emplace_back(
-                  list[members.front()].group.ranks, std::vector<State>())
+          result.emplace_back(list[members.front()].group, std::vector<State>())
               .second;
       for (const size_t i : members)
         tensors.push_back({list[i].name, list[i].tensor.detach()});

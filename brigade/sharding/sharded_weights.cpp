@@ -170,7 +170,7 @@ void ShardedWeights::launch(int index) {
   try {
     for (const size_t s : each.segments) {
       const FlatSegment& segment = memory_->all_segments()[s];
-      each.works.push_back(segment.first_param->group.ranks->all_gather(
+      each.works.push_back(segment.first_param->group->all_gather(
           segment.weight, segment.weight_shard));
     }
   } catch (const std::exception& error) {

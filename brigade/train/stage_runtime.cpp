@@ -156,7 +156,7 @@ std::vector<Param> StageRuntime::make_params(const ProcessMesh& mesh) {
         weights[row.name]);
     param.has_own_bucket = zero_stage > 0 && !row.tied_head.empty();
     if (row.expert != kNoExpert && mesh.dims().ep > 1)
-      param.group.ranks = mesh.expert_replicas();
+      param.group = mesh.expert_replicas();
     param.unit = weight_units_.at(row.unit());
     param.tensor.set_requires_grad(row.trains);
     // Values from the seed where the base model's files have none.
@@ -246,7 +246,7 @@ torch::Tensor StageRuntime::sum_of_squares() const {
   const auto& params = stepper_->sync().params();
   for (size_t i = 0; i < params.size(); ++i) {
     if (!params[i].is_counted_here() ||
-        !stepper_->sync().is_counted_here(params[i].group))
+        !stepper_->sync().is_counted_here(*params[i].group))
       total = total - ops::sum_of_squares(
                           stepper_->sync().owned_main_grad(static_cast<int>(i)),
                           model_->context().kernels);

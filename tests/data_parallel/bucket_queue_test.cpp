@@ -40,7 +40,7 @@ struct QueuedBuckets {
           {.name = "p" + std::to_string(i),
            .tensor = torch::zeros({4}, torch::requires_grad()),
            .has_own_bucket = true,
-           .group = {.ranks = make_world_of_one()}});
+           .group = make_world_of_one()});
     }
     plan = plan_buckets(
         bucket_params_of(params, sharding),

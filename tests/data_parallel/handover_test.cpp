@@ -16,7 +16,7 @@ struct HandedOver {
       : params{
             {.name = "w",
              .tensor = torch::zeros({3}, dtype).requires_grad_(),
-             .group = {.ranks = testing::make_world_of_one()},
+             .group = testing::make_world_of_one(),
              .dtype = dtype}} {
     memory = std::make_unique<ParamMemory>(
         plan_buckets(

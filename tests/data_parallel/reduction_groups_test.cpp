@@ -45,11 +45,11 @@ struct GroupedModule {
       param.tensor = torch::full(
           {numels[i]}, is_expert ? 8.0 + which : 4.0, torch::requires_grad());
       if (is_expert)
-        param.group.ranks = pair;
+        param.group = pair;
       if (i == 5)
-        param.group.mean_divisor = kWorld;
+        param.mean_divisor = kWorld;
       params.push_back(param);
-      groups.push_back({is_expert ? pair : all, i == 5 ? kWorld : 0.0});
+      groups.push_back(is_expert ? pair : all);
     }
   }
   // Gradients are whole numbers that differ by parameter, element and rank.
@@ -65,7 +65,7 @@ struct GroupedModule {
     return sum;
   }
   std::vector<Param> params;
-  std::vector<ParamGroup> groups;
+  std::vector<CommunicatorPtr> groups;
 };
 
 void run_pairs(
@@ -96,11 +96,11 @@ std::vector<torch::Tensor> naive_gradients(
   (module.loss(2 * step, rank) + module.loss(2 * step + 1, rank)).backward();
   std::vector<torch::Tensor> result;
   for (size_t i = 0; i < module.params.size(); ++i) {
-    const auto& [ranks, divisor] = module.groups[i];
+    const double divisor = i == 5 ? kWorld : module.groups[i]->size();
     torch::Tensor sum = module.params[i].tensor.grad().clone();
-    ranks->all_reduce(sum)->wait();
+    module.groups[i]->all_reduce(sum)->wait();
     if (reduction == Reduction::kMean)
-      sum /= divisor == 0 ? ranks->size() : divisor;
+      sum /= divisor;
     result.push_back(sum);
     torch::Tensor(module.params[i].tensor).mutable_grad().reset();
   }
@@ -202,7 +202,7 @@ TEST_P(ReductionGroups, TheNormCountsEachParameterOnce) {
     auto squares = torch::zeros({1}, torch::kDouble);
     for (size_t i = 0; i < gradients.size(); ++i)
       squares += gradients[i].to(torch::kDouble).square().sum() /
-                 naive.groups[i].ranks->size();
+                 naive.groups[i]->size();
     all->all_reduce(squares)->wait();
     backward(*sync, module, 0, all->rank());
     const double norm = squares.sqrt().item<double>();
@@ -359,7 +359,7 @@ TEST(GroupsOfRanks, RegroupingReducesOverTheOtherRanksFromTheNextStepOn) {
       };
       EXPECT_EQ(sum_of_step(), all->rank() < 2 ? 3 : 7);
       sync->regroup(pair, all);
-      EXPECT_EQ(sync->params()[0].group.ranks, all);
+      EXPECT_EQ(sync->params()[0].group, all);
       EXPECT_EQ(sum_of_step(), 10);
       sync->regroup(all, pair);
       EXPECT_EQ(sum_of_step(), all->rank() < 2 ? 3 : 7);

@@ -114,7 +114,7 @@ inline torch::Tensor gradient_of(GradSync& sync, int param) {
   auto whole = torch::zeros({sync.main_grad(param).numel()}, torch::kDouble);
   whole.narrow(0, part.begin, part.numel).copy_(sync.owned_main_grad(param));
   if (sync.options().sharding != Sharding::kNone)
-    sync.params()[param].group.ranks->all_reduce(whole)->wait();
+    sync.params()[param].group->all_reduce(whole)->wait();
   return whole * sync.grad_scale();
 }
 

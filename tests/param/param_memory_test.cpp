@@ -28,7 +28,7 @@ struct BufferedParams {
           {.name = std::to_string(numel),
            .tensor = torch::full(
                {numel}, static_cast<double>(numel), torch::requires_grad()),
-           .group = {.ranks = world}});
+           .group = world});
     }
     plan = make_plan(order);
   }
@@ -39,7 +39,7 @@ struct BufferedParams {
         {.capacity_bytes = 800,
          .first_bucket_bytes = 800,
          .last_bucket_bytes = 800,
-         .ranks = params[0].group.ranks->size()});
+         .ranks = params[0].group->size()});
   }
 };
 
