@@ -11,12 +11,13 @@
 
 namespace brigade {
 
-Bucket::Bucket(PlannedBucket plan, BucketView view)
-    : plan_(std::move(plan)),
-      view_(std::move(view)),
-      pending_(plan_.slots.size()) {
+Bucket::Bucket(BucketView view)
+    : view_(std::move(view)),
+      params_(view_.names.size()),
+      bytes_(static_cast<int64_t>(view_.main_grad.nbytes())),
+      pending_(params_) {
   timing_.index = view_.index;
-  timing_.bytes = plan_.bytes();
+  timing_.bytes = bytes_;
 }
 
 std::string Bucket::describe() const {
@@ -28,7 +29,7 @@ std::string Bucket::describe() const {
       names.front(),
       names.size() > 1 ? " ... " : "",
       names.size() > 1 ? names.back() : "",
-      plan_.bytes());
+      bytes_);
 }
 
 void Bucket::mark_ready() {
@@ -85,8 +86,8 @@ void Bucket::wait() {
   }
   timing_.wait_end_ns = steady_now_ns();
   timing_.finished_ns = work_->finished_ns();
-  timing_.bytes = work_->reduced_bytes().value_or(
-      view_.reduced_bytes.value_or(plan_.bytes()));
+  timing_.bytes =
+      work_->reduced_bytes().value_or(view_.reduced_bytes.value_or(bytes_));
   if (has_streams) {
     device_times_.wait_end = StreamMark::timed(device);
     device_times_.work = work_;
@@ -126,7 +127,7 @@ void Bucket::reset() {
       state_ != BucketState::kReducing,
       "{} reset while it is reduced",
       describe());
-  pending_ = plan_.slots.size();
+  pending_ = params_;
   writers_.clear();
   state_ = BucketState::kFilling;
 }
@@ -157,7 +158,7 @@ BucketQueue::BucketQueue(
       // A bucket's weights are of one dtype.
       view.is_averaged = is_divided_first && !is_16_bit(param.dtype);
     }
-    buckets_.emplace_back(planned, std::move(view));
+    buckets_.emplace_back(std::move(view));
   }
 }
 

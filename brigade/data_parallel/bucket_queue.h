@@ -30,7 +30,7 @@ enum class BucketState { kFilling, kFull, kReducing, kReduced };
 class Bucket {
  public:
   // `view` holds the flat, zeroed main_grad and the parameters' names.
-  Bucket(PlannedBucket plan, BucketView view);
+  explicit Bucket(BucketView view);
 
   // One more parameter of this bucket is ready; the last one makes it full.
   void mark_ready();
@@ -51,8 +51,6 @@ class Bucket {
   void reset();
 
   BucketState state() const { return state_; }
-  const PlannedBucket& plan() const { return plan_; }
-  const torch::Tensor& main_grad() const { return view_.main_grad; }
   // On a device with streams these are the host's times of launch and wait,
   // until note_times().
   const BucketTiming& timing() const { return timing_; }
@@ -63,8 +61,9 @@ class Bucket {
  private:
   std::string describe() const;
 
-  PlannedBucket plan_;
-  BucketView view_;
+  BucketView view_;  // hooks may change it
+  size_t params_;
+  int64_t bytes_;
   BucketState state_ = BucketState::kFilling;
   size_t pending_;
   StreamTrail writers_;  // of main_grad, since the last launch

@@ -59,20 +59,15 @@ class HeldWork : public Work {
   bool fails_ = false;
 };
 
-// Two parameters of 2 and 3 elements.
+// Two parameters.
 Bucket make_bucket() {
-  PlannedBucket plan;
-  plan.numel = 64;
-  plan.slots = {
-      {.param = 0, .offset = 0, .numel = 2},
-      {.param = 1, .offset = 2, .numel = 3}};
   BucketView view;
   view.index = 3;
   view.buckets = 5;
   view.main_grad = torch::zeros({64});
   view.owned = view.main_grad;
   view.names = {"first", "last"};
-  return {plan, view};
+  return Bucket(view);
 }
 
 BucketHook hook_of(const std::shared_ptr<HeldWork>& work) {
