@@ -31,6 +31,8 @@ void HandedGradients::begin(double grad_scale) {
 }
 
 void HandedGradients::note_used() {
+  if (are_main_grads())
+    return;  // ParamStep::shown is only read with kParamDtype
   for (size_t i = 0; i < progress_->params().size(); ++i) {
     const torch::Tensor& grad = progress_->params()[i].tensor.grad();
     if (grad.defined())
