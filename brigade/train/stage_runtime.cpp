@@ -214,7 +214,7 @@ void StageRuntime::reduce_now() {
 
 void StageRuntime::end_rehearsal() {
   stepper_->finish();
-  skip_step();
+  stepper_->skip_step();
 }
 
 void StageRuntime::finish_gradients(const ProcessMesh& mesh) {
@@ -267,10 +267,6 @@ std::string StageRuntime::first_non_finite() const {
   return {};
 }
 
-void StageRuntime::step(double lr, double grad_scale) {
-  stepper_->step(lr, grad_scale);
-}
-
 void StageRuntime::show_averages() {
   if (!optimizer().averages_weights())
     return;
@@ -285,10 +281,6 @@ void StageRuntime::hide_averages() {
   sync().weights().need_all();
   optimizer().hide_averages();
   sync().gather_weights();
-}
-
-void StageRuntime::skip_step() {
-  stepper_->skip_step();
 }
 
 }  // namespace brigade

@@ -36,6 +36,7 @@ class StageRuntime {
 
   int stage() const { return stage_; }
   DecoderModel& model() { return *model_; }
+  ParamStepper& stepper() { return *stepper_; }
   GradSync& sync() { return stepper_->sync(); }
   Optimizer& optimizer() { return stepper_->optimizer(); }
   // That of the last stage with a loss of pairs; else null.
@@ -53,7 +54,7 @@ class StageRuntime {
   enum class Buckets {
     kReduced,
     kNotedAndReduced,  // and take_notes() returns what was reduced
-    kNoted,            // gradients stay this rank's own: end with skip_step()
+    kNoted,            // gradients stay this rank's own: then end_rehearsal()
   };
   void treat_buckets(Buckets treatment) { wire_->treatment = treatment; }
   // Once the step's gradients are finished, or its rehearsal has ended.
@@ -76,10 +77,6 @@ class StageRuntime {
   torch::Tensor sum_of_squares() const;
   // The first parameter whose gradient is not finite; empty: none.
   std::string first_non_finite() const;
-  void step(double lr, double grad_scale);
-  // Ends a step without an update: gradients are cleared, weights and moments
-  // stay.
-  void skip_step();
 
   // With an optimizer that averages weights (Optimizer::averages_weights()),
   // forward has the averages until hide_averages(). Collective over the

@@ -418,7 +418,7 @@ void TrainStep::fail_not_finite(int64_t step, const StepResult& result) {
       describe_non_finite(result)));
   // All ranks are here: nothing stays under way between them.
   for (const auto& stage : stages_)
-    stage->skip_step();
+    stage->stepper().skip_step();
   throw error;
 }
 
@@ -464,7 +464,7 @@ void TrainStep::check_gradients(int64_t step, const GradientNotes& rehearsed) {
   if (Agreement(world).max(unlike.empty() ? 0 : 1) == 0)
     return;
   for (const auto& stage : stages_)
-    stage->skip_step();
+    stage->stepper().skip_step();
   const GradientNotes again = rehearse();
   fail_with_unlike_gradients(step, {unlike, rehearsed, used, again}, world);
 }
@@ -543,9 +543,9 @@ TrainStep::run(int64_t step, Trace* trace, const StepRequests& requests) {
   for (const auto& stage : stages_) {
     result.exposed_ns += stage->sync().report().exposed_ns();
     if (updates)
-      stage->step(result.lr, grad_scale);
+      stage->stepper().step(result.lr, grad_scale);
     else
-      stage->skip_step();
+      stage->stepper().skip_step();
     if (result.skipped == StepResult::Skipped::kNotFinite)
       stage->wire_memory().drop_errors();
   }

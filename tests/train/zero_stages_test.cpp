@@ -167,7 +167,7 @@ TEST(ZeroStage3, HoldsTheWeightsOfTwoUnits) {
     loss.backward();
     EXPECT_EQ(whole_units(weights), 0);
     runtime.finish_gradients(mesh);
-    runtime.step(1e-3, 1.0);
+    runtime.stepper().step(1e-3, 1.0);
   });
 }
 
