@@ -20,18 +20,19 @@ bool is_balanced_over_batch(const TrainConfig& config) {
          config.training.router_aux_loss_over == BalanceOver::kGlobalBatch;
 }
 
+// A router's bias, but not an adapter's base model's, which stays as it is.
+bool is_moved_bias(const ParameterRow& row) {
+  return row.role == ParameterRole::kRouterBias &&
+         row.stored_in != StoredIn::kBaseModel;
+}
+
 }  // namespace
 
 bool asks_for_choices(const TrainConfig& config) {
-  const std::vector<LayerDescription> layers = description_of(config).layers;
-  const bool has_bias = std::any_of(
-      layers.begin(), layers.end(), [](const LayerDescription& layer) {
-        return layer.experts && layer.experts->router.has_bias;
-      });
-  // Beside an adapter a bias is of the base model, which stays as it is.
-  const bool moves = has_bias && config.training.router_bias_rate > 0 &&
-                     !config.adapter.is_used();
-  return is_balanced_over_batch(config) || moves;
+  const auto rows = list_parameters(description_of(config));
+  return is_balanced_over_batch(config) ||
+         (config.training.router_bias_rate > 0 &&
+          std::any_of(rows.begin(), rows.end(), is_moved_bias));
 }
 
 torch::Tensor bias_update(const std::vector<int64_t>& choices, double rate) {
@@ -126,9 +127,7 @@ void RouterBalance::learn(const ChoicesByLayer& learned, const Stages& stages) {
   const torch::NoGradGuard no_grad;
   for (const auto& stage : stages) {
     for (const Param& param : stage->params().frozen()) {
-      // That of an adapter's base model stays as it is.
-      if (param.row->role != ParameterRole::kRouterBias ||
-          param.row->stored_in == StoredIn::kBaseModel)
+      if (!is_moved_bias(*param.row))
         continue;
       const torch::Tensor update =
           bias_update(learned.at(param.row->layer), rate).to(mesh_.device());
