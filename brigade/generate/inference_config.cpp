@@ -56,15 +56,13 @@ TrainConfig inference_config(
        {{"seq_length", int64_t{2} * world_size},
         {"gradient_accumulation_steps", world_size}}},
       {"dataset", {{"name", "none"}}}};
-  TrainConfig result = parse_train_config(
-                           config.dump(),
-                           {.path = stored.directory(),
-                            .overrides = overrides,
-                            .world_size = world_size,
-                            .find_model = {}})
-                           .config;
-  result.adapter = stored.adapter();
-  return result;
+  return parse_train_config(
+             config.dump(),
+             {.path = stored.directory(),
+              .overrides = overrides,
+              .world_size = world_size,
+              .find_model = {}})
+      .config;
 }
 
 }  // namespace brigade

@@ -83,6 +83,7 @@ std::shared_ptr<DecoderModel> StoredModel::load(
     const TrainConfig& config,
     const ProcessMesh& mesh) const {
   auto context = std::make_shared<ModelContext>(model_context(config, mesh));
+  context->description.adapter = adapter_;
   context->set_whole_sequences();  // replicas do not share one
   const ModelPart part = stage_parts(config, mesh.coordinate())
                              .at(static_cast<size_t>(mesh.coordinate().pp));

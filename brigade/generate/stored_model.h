@@ -32,8 +32,6 @@ class StoredModel {
   const DecoderConfig& model() const { return model_; }
   // "float32" or "bfloat16": in which it is computed.
   const std::string& dtype() const { return dtype_; }
-  // Without a rank: it has none.
-  const AdapterOptions& adapter() const { return adapter_; }
   // As load_tokenizer() takes it; "": it has none.
   const std::string& tokenizer() const { return tokenizer_; }
 
@@ -61,7 +59,7 @@ class StoredModel {
   // The folder of the base model's weights, where they are not in checkpoint_.
   std::filesystem::path base_;
   std::optional<AdapterFolder> adapter_folder_;
-  AdapterOptions adapter_;
+  AdapterOptions adapter_;  // without a rank: it has none
   nlohmann::json config_;
   DecoderConfig model_;
   std::string dtype_;
