@@ -42,27 +42,15 @@ LayerPartitionOptions layer_partition_options(
 LayerCosts layer_costs(
     const TrainConfig& config,
     const DecoderConfig& decoder) {
-  TransformerSizes sizes{
-      .num_layers = static_cast<int>(decoder.num_hidden_layers),
-      .hidden_size = decoder.hidden_size,
-      .intermediate_size = decoder.intermediate_size,
-      .attention_width = decoder.num_attention_heads * decoder.head_dim,
-      .key_value_width = decoder.num_key_value_heads * decoder.head_dim,
-      .vocab_size = decoder.vocab_size,
-      .sequence_tokens = config.training.seq_length};
-  LayerCosts costs = estimate_layer_costs(sizes);
-  if (!decoder.experts)
-    return costs;
-  const ExpertsConfig& experts = *decoder.experts;
-  sizes.intermediate_size = experts.active_width();
-  const LayerCosts of_sparse = estimate_layer_costs(sizes);
-  const auto router =
-      2.0 * static_cast<double>(experts.num_experts * decoder.hidden_size);
-  for (size_t i = 0; i < costs.layers.size(); ++i) {
-    if (experts.is_sparse(static_cast<int64_t>(i)))
-      costs.layers[i] = of_sparse.layers[i] + router;
-  }
-  return costs;
+  return estimate_layer_costs(
+      {.num_layers = static_cast<int>(decoder.num_hidden_layers),
+       .hidden_size = decoder.hidden_size,
+       .intermediate_size = decoder.intermediate_size,
+       .attention_width = decoder.num_attention_heads * decoder.head_dim,
+       .key_value_width = decoder.num_key_value_heads * decoder.head_dim,
+       .vocab_size = decoder.vocab_size,
+       .sequence_tokens = config.training.seq_length},
+      decoder.experts);
 }
 
 std::vector<ModelPart> stage_parts(

@@ -4,7 +4,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
+
+#include "brigade/topology/layer_partition.h"
 
 namespace brigade {
 
@@ -39,5 +42,11 @@ struct ExpertsConfig {
   bool is_sparse(int64_t layer) const;
   bool operator==(const ExpertsConfig&) const = default;
 };
+
+// estimate_layer_costs() of a model that may have experts: layers with experts
+// cost active_width() and the router.
+LayerCosts estimate_layer_costs(
+    TransformerSizes sizes,
+    const std::optional<ExpertsConfig>& experts);
 
 }  // namespace brigade

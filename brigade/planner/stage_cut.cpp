@@ -6,25 +6,15 @@ namespace brigade::planner {
 
 std::vector<LayerRange> cut_stages(const Training& training, int stages) {
   const ModelShape& shape = training.shape;
-  TransformerSizes sizes = {
-      .num_layers = shape.layers,
-      .hidden_size = shape.hidden,
-      .intermediate_size = shape.intermediate * (shape.up_matrices + 1) / 3,
-      .attention_width = shape.query_width(),
-      .key_value_width = shape.key_value_width(),
-      .vocab_size = shape.vocab,
-      .sequence_tokens = training.batch.sequence_tokens};
-  LayerCosts costs = estimate_layer_costs(sizes);
-  if (shape.experts) {
-    sizes.intermediate_size = shape.experts->active_width();
-    const double with_experts =
-        estimate_layer_costs(sizes).layers.front() +
-        2.0 * static_cast<double>(shape.experts->num_experts * shape.hidden);
-    for (int layer = 0; layer < shape.layers; ++layer) {
-      if (shape.mlp_of(layer) == LayerMlp::kExperts)
-        costs.layers[static_cast<size_t>(layer)] = with_experts;
-    }
-  }
+  const LayerCosts costs = estimate_layer_costs(
+      {.num_layers = shape.layers,
+       .hidden_size = shape.hidden,
+       .intermediate_size = shape.intermediate * (shape.up_matrices + 1) / 3,
+       .attention_width = shape.query_width(),
+       .key_value_width = shape.key_value_width(),
+       .vocab_size = shape.vocab,
+       .sequence_tokens = training.batch.sequence_tokens},
+      shape.experts);
   LayerPartitionOptions options;
   options.pp = stages;
   if (!training.stage_layers.empty())
