@@ -86,19 +86,15 @@ std::vector<torch::Tensor> GroupedWeights::column_parallel(
 }
 
 ParameterSource::ParameterSource(const ModelContext& context)
-    : options_(torch::dtype(context.dtype).device(context.device)),
-      adapter_scale_(context.description.adapter.scale()) {
+    : adapter_scale_(context.description.adapter.scale()) {
   auto table = std::make_shared<Table>();
   const TensorParallel& parallel = context.tensor_parallel;
   for (const ParameterRow& row : list_parameters(context.description)) {
-    table->local_shapes.emplace(
-        row.name,
-        shard_parameter(
-            row,
-            {.tp = parallel.size()},
-            {.tp = parallel.rank()},
-            parallel.tokens)
-            .shape);
+    const ParamShard shard = shard_parameter(
+        row, {.tp = parallel.size()}, {.tp = parallel.rank()}, parallel.tokens);
+    const auto dtype = row.is_float32 ? torch::kFloat : context.dtype;
+    table->locals[row.name] = {
+        shard.shape, torch::dtype(dtype).device(context.device)};
     if (!row.group.empty())
       table->groups[row.group].push_back(row.name);
   }
@@ -114,25 +110,21 @@ ParameterSource ParameterSource::inside(const std::string& name) const {
 std::shared_ptr<Weights> ParameterSource::make(const std::string& name) const {
   const auto weights = std::make_shared<Weights>();
   const std::string path = prefix_ + name;
-  const auto& shapes = table_->local_shapes;
-  const auto weight = shapes.find(path + ".weight");
+  // Undefined where the table has none.
+  const auto add = [&](const char* kind, bool requires_grad = true) {
+    const auto found = table_->locals.find(path + "." + kind);
+    if (found == table_->locals.end())
+      return torch::Tensor();
+    const auto& [shape, options] = found->second;
+    return weights->register_parameter(
+        kind, torch::empty(shape, options), requires_grad);
+  };
+  weights->weight = add("weight");
   BRIGADE_ASSERT(
-      weight != shapes.end(), "'{}' is not in the model's table", path);
-  weights->weight = weights->register_parameter(
-      "weight", torch::empty(weight->second, options_));
-  const auto bias = shapes.find(path + ".bias");
-  if (bias != shapes.end()) {
-    weights->bias = weights->register_parameter(
-        "bias", torch::empty(bias->second, options_));
-  }
-  constexpr const char* kScoreBias = "e_score_correction_bias";
-  if (const auto found = shapes.find(path + "." + kScoreBias);
-      found != shapes.end())
-    weights->score_bias = weights->register_parameter(
-        kScoreBias,
-        torch::empty(found->second, options_.dtype(torch::kFloat)),
-        /*requires_grad=*/false);
-  if (shapes.contains(path + ".lora_A.weight")) {
+      weights->weight.defined(), "'{}' is not in the model's table", path);
+  weights->bias = add("bias");
+  weights->score_bias = add("e_score_correction_bias", /*requires_grad=*/false);
+  if (table_->locals.contains(path + ".lora_A.weight")) {
     const auto part = [&](const char* kind) {
       return weights->register_module(kind, inside(name).make(kind))->weight;
     };
@@ -141,13 +133,9 @@ std::shared_ptr<Weights> ParameterSource::make(const std::string& name) const {
         part("lora_B"),
         adapter_scale_,
         mix_bits(fnv1a_64(path))};
-    const auto magnitude = shapes.find(path + ".lora_magnitude_vector");
-    if (magnitude != shapes.end()) {
-      weights->adapter.magnitude = weights->register_parameter(
-          "lora_magnitude_vector",
-          torch::empty(magnitude->second, options_.dtype(torch::kFloat)));
+    weights->adapter.magnitude = add("lora_magnitude_vector");
+    if (weights->adapter.magnitude.defined())
       weights->adapter.kept_squares = std::make_shared<torch::Tensor>();
-    }
   }
   return weights;
 }

@@ -71,12 +71,15 @@ class ParameterSource {
       const;
 
  private:
+  struct Local {
+    std::vector<int64_t> shape;
+    torch::TensorOptions options;  // dtype and device
+  };
   struct Table {
-    std::map<std::string, std::vector<int64_t>> local_shapes;  // by full name
+    std::map<std::string, Local> locals;                     // by full name
     std::map<std::string, std::vector<std::string>> groups;  // names of members
   };
   std::shared_ptr<const Table> table_;
-  torch::TensorOptions options_;  // dtype and device
   double adapter_scale_;
   std::string prefix_;  // "model.layers.0."
 };
