@@ -312,7 +312,7 @@ torch::Tensor AdapterFolder::read_whole(const std::string& name) const {
   torch::Tensor values = read_part(part);
   if (part.rank == 0)
     return values;
-  const bool is_b = name.ends_with(".lora_B.weight");
+  const bool is_b = name.ends_with(kLoraB);
   const auto factor = factors_.find(part.parameter);
   if (is_b && factor != factors_.end() && factor->second != 1)
     values = values * factor->second;
@@ -365,11 +365,11 @@ torch::Tensor merged_weight(
   const torch::NoGradGuard no_grad;
   return ops::adapted_weight(
       weight.to(torch::kFloat),
-      {.a = read(module + ".lora_A.weight"),
-       .b = read(module + ".lora_B.weight"),
+      {.a = read(module + kLoraA),
+       .b = read(module + kLoraB),
        .scale = options.scale(),
-       .magnitude = options.use_dora ? read(module + ".lora_magnitude_vector")
-                                     : torch::Tensor()});
+       .magnitude =
+           options.use_dora ? read(module + kLoraMagnitude) : torch::Tensor()});
 }
 
 }  // namespace brigade

@@ -18,8 +18,6 @@ namespace {
 
 // PEFT's prefix of the names of the model inside its own.
 constexpr std::string_view kPrefix = "base_model.model.";
-constexpr std::string_view kA = ".lora_A.weight";
-constexpr std::string_view kB = ".lora_B.weight";
 
 using Tensors = std::map<std::string, const SafetensorsTensor*>;
 
@@ -125,7 +123,7 @@ class AdapterLocator {
       const std::string& experts,
       const std::string& parameter) const {
     const std::string inner = experts + ".base_layer";
-    if (tensors_.contains(inner + std::string(kA)))
+    if (tensors_.contains(inner + kLoraA))
       return parameter == kGateUp ? inner : experts;
     const auto& targets = options_.target_parameters;
     const bool is_target = std::any_of(
@@ -146,16 +144,17 @@ class AdapterLocator {
     const std::string parameter = weight.stack.substr(dot + 1);
     const std::string module =
         module_of_stack(name_in_memory(weight.stack.substr(0, dot)), parameter);
-    const std::string suffix(row.name.ends_with(kA) ? kA : kB);
+    const bool is_a = row.name.ends_with(kLoraA);
     const SafetensorsTensor* a =
-        module.empty() ? nullptr : find(module + std::string(kA));
+        module.empty() ? nullptr : find(module + kLoraA);
     const SafetensorsTensor* b =
-        module.empty() ? nullptr : find(module + std::string(kB));
-    const bool is_first = weight.stack_row == 0 && suffix == kA;
+        module.empty() ? nullptr : find(module + kLoraB);
+    const bool is_first = weight.stack_row == 0 && is_a;
     if (a == nullptr || b == nullptr || a->shape.empty()) {
       if (is_first && (a != nullptr || b != nullptr))
         wrong_.push_back(fmt::format(
-            "{}{} is missing or a scalar", module, b == nullptr ? kB : kA));
+            "{} is missing or a scalar",
+            module + (b == nullptr ? kLoraB : kLoraA)));
       return;
     }
     fits_.insert(linear);
@@ -164,10 +163,10 @@ class AdapterLocator {
     const int64_t rank =
         std::max<int64_t>(1, static_cast<int64_t>(a->shape[0]) / experts_);
     if (is_first) {
-      expect(*a, module + std::string(kA), {experts_ * rank, in});
-      expect(*b, module + std::string(kB), {out, rank * experts_});
+      expect(*a, module + kLoraA, {experts_ * rank, in});
+      expect(*b, module + kLoraB, {out, rank * experts_});
     }
-    if (suffix == kA)
+    if (is_a)
       parts_[row.name] = {
           .tensor = a,
           .first = weight.expert * rank * in,

@@ -15,9 +15,6 @@ namespace brigade {
 namespace {
 
 constexpr std::string_view kWeight = ".weight";
-constexpr std::string_view kA = ".lora_A.weight";
-constexpr std::string_view kB = ".lora_B.weight";
-constexpr std::string_view kMagnitude = ".lora_magnitude_vector";
 
 // The name of the linear of a layer that a row is the weight of; empty: of
 // none.
@@ -75,7 +72,7 @@ TensorCut cut_along(const ParameterRow& weight, int dim) {
 }
 
 ParameterRow make_a(const ParameterRow& weight, int64_t rank) {
-  ParameterRow row = part_of(weight, kA);
+  ParameterRow row = part_of(weight, kLoraA);
   row.shape = {rank, weight.shape[1]};
   row.cut = cut_along(weight, 1);
   row.initialization = Initialization::kUniform;
@@ -84,7 +81,7 @@ ParameterRow make_a(const ParameterRow& weight, int64_t rank) {
 }
 
 ParameterRow make_b(const ParameterRow& weight, int64_t rank) {
-  ParameterRow row = part_of(weight, kB);
+  ParameterRow row = part_of(weight, kLoraB);
   row.shape = {weight.shape[0], rank};
   row.cut = cut_along(weight, 0);
   row.initialization = Initialization::kZeros;
@@ -92,7 +89,7 @@ ParameterRow make_b(const ParameterRow& weight, int64_t rank) {
 }
 
 ParameterRow make_magnitude(const ParameterRow& weight) {
-  ParameterRow row = part_of(weight, kMagnitude);
+  ParameterRow row = part_of(weight, kLoraMagnitude);
   row.shape = {weight.shape[0]};
   if (weight.cut.dim == 0)
     row.cut = weight.cut;
@@ -150,7 +147,7 @@ std::vector<ParameterRow> with_adapters(
 }
 
 std::string adapted_module(const std::string& name) {
-  for (const std::string_view kind : {kA, kB, kMagnitude}) {
+  for (const std::string_view kind : {kLoraA, kLoraB, kLoraMagnitude}) {
     if (name.ends_with(kind))
       return name.substr(0, name.size() - kind.size());
   }

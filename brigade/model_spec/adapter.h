@@ -24,6 +24,11 @@
 
 namespace brigade {
 
+// What their names have behind MODULE.
+inline constexpr const char* kLoraA = ".lora_A.weight";
+inline constexpr const char* kLoraB = ".lora_B.weight";
+inline constexpr const char* kLoraMagnitude = ".lora_magnitude_vector";
+
 // Freezes `rows`, which belong to a base model, and adds the adapters' behind
 // the rows of their unit. Initial values as PEFT's: A uniform in
 // (-1/sqrt(in), 1/sqrt(in)), B zero, magnitudes the norms of the weight's rows.
