@@ -13,7 +13,6 @@
 #include "brigade/model_spec/adapter.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/model_spec/shard.h"
-#include "brigade/topology/layer_partition.h"
 #include "brigade/topology/sequence_partition.h"
 
 namespace brigade {
@@ -255,10 +254,7 @@ void check_model(
   if (distributed.dims.pp == 1 && distributed.pp_virtual_stages == 1 &&
       !distributed.pp_layers)
     return;
-  partition_layers(
-      layer_costs(config, decoder),
-      layer_partition_options(distributed),
-      problems);
+  stage_layers(config, decoder, problems);
 }
 
 // Ranks that divide experts exchange gradients of rows and norms, whether what
@@ -329,10 +325,7 @@ void check_adapter(
   check_targets(model, config.adapter, found);
   problems.insert(problems.end(), found.begin(), found.end());
   // Problems of the stages are reported with the layout.
-  const auto ranges = partition_layers(
-      layer_costs(config, decoder),
-      layer_partition_options(config.distributed),
-      found);
+  const auto ranges = stage_layers(config, decoder, found);
   for (size_t i = 0; found.empty() && i < ranges.size(); ++i) {
     const ModelPart part{ranges[i], i == 0, i + 1 == ranges.size()};
     const auto rows = list_parameters(model, part);

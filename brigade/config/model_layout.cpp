@@ -31,36 +31,32 @@ PipelineSize pipeline_size(const TrainConfig& config) {
           static_cast<int>(config.training.gradient_accumulation_steps)};
 }
 
-LayerPartitionOptions layer_partition_options(
-    const DistributedConfig& distributed) {
-  return {
-      .pp = distributed.dims.pp,
-      .virtual_stages = distributed.pp_virtual_stages,
-      .pp_layers = distributed.pp_layers};
-}
-
-LayerCosts layer_costs(
+std::vector<LayerRange> stage_layers(
     const TrainConfig& config,
-    const DecoderConfig& decoder) {
-  return estimate_layer_costs(
-      {.num_layers = static_cast<int>(decoder.num_hidden_layers),
-       .hidden_size = decoder.hidden_size,
-       .intermediate_size = decoder.intermediate_size,
-       .attention_width = decoder.num_attention_heads * decoder.head_dim,
-       .key_value_width = decoder.num_key_value_heads * decoder.head_dim,
-       .vocab_size = decoder.vocab_size,
-       .sequence_tokens = config.training.seq_length},
-      decoder.experts);
+    const DecoderConfig& decoder,
+    std::vector<std::string>& problems) {
+  const DistributedConfig& distributed = config.distributed;
+  return partition_layers(
+      estimate_layer_costs(
+          {.num_layers = static_cast<int>(decoder.num_hidden_layers),
+           .hidden_size = decoder.hidden_size,
+           .intermediate_size = decoder.intermediate_size,
+           .attention_width = decoder.num_attention_heads * decoder.head_dim,
+           .key_value_width = decoder.num_key_value_heads * decoder.head_dim,
+           .vocab_size = decoder.vocab_size,
+           .sequence_tokens = config.training.seq_length},
+          decoder.experts),
+      {.pp = distributed.dims.pp,
+       .virtual_stages = distributed.pp_virtual_stages,
+       .pp_layers = distributed.pp_layers},
+      problems);
 }
 
 std::vector<ModelPart> stage_parts(
     const TrainConfig& config,
     const Coordinate& at) {
   std::vector<std::string> problems;
-  const auto ranges = partition_layers(
-      layer_costs(config, model_of(config)),
-      layer_partition_options(config.distributed),
-      problems);
+  const auto ranges = stage_layers(config, model_of(config), problems);
   if (!problems.empty())
     throw ConfigError(problems);
   const ExpertRange experts =

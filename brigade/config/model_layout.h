@@ -2,6 +2,7 @@
 // --dry-run and the trainer share it.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "brigade/config/train_config.h"
@@ -20,16 +21,18 @@ const DecoderConfig& model_of(const TrainConfig& config);
 // The same, described, with the config's adapter and parametrization.
 ModelDescription description_of(const TrainConfig& config);
 
+// The layers of each of pp * pp_virtual_stages stages, by partition_layers().
+std::vector<LayerRange> stage_layers(
+    const TrainConfig& config,
+    const DecoderConfig& decoder,
+    std::vector<std::string>& problems);
 // One part per pipeline stage: pp * pp_virtual_stages of them, with the experts
-// of the rank at `at`. Throws ConfigError with what partition_layers() finds.
+// of the rank at `at`. Throws ConfigError with what stage_layers() finds.
 std::vector<ModelPart> stage_parts(
     const TrainConfig& config,
     const Coordinate& at = {});
 
 PipelineSize pipeline_size(const TrainConfig& config);
-LayerPartitionOptions layer_partition_options(
-    const DistributedConfig& distributed);
-LayerCosts layer_costs(const TrainConfig& config, const DecoderConfig& decoder);
 
 Schedule training_schedule(const TrainConfig& config);
 Schedule evaluation_schedule(const TrainConfig& config);
