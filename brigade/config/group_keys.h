@@ -41,7 +41,8 @@ class GroupKeys {
     ConfigKey key;
     key.group = group_;
     key.name = std::move(name);
-    key.type = TypeName<Value>::kName;
+    static_assert(!kTypeName<Value>.empty(), "a type has a name");
+    key.type = kTypeName<Value>;
     key.range = rule.describe();
     key.resume = resume;
     key.help = std::move(help);

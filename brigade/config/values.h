@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "brigade/config/train_config.h"
@@ -137,62 +138,42 @@ struct ChoicesOf<std::optional<T>> : ChoicesOf<T> {};
 template <class T>
 struct ChoicesOf<std::vector<T>> : ChoicesOf<T> {};
 
-// What the docs call a type.
+// What the docs call a type; empty: no type of a key.
 template <class T>
-struct TypeName;
+inline constexpr std::string_view kTypeName{};
 template <class T>
-struct TypeName<std::optional<T>> : TypeName<T> {};
+inline constexpr std::string_view kTypeName<std::optional<T>> = kTypeName<T>;
 template <>
-struct TypeName<bool> {
-  static constexpr const char* kName = "true or false";
-};
+inline constexpr std::string_view kTypeName<bool> = "true or false";
 template <>
-struct TypeName<int> {
-  static constexpr const char* kName = "integer";
-};
+inline constexpr std::string_view kTypeName<int> = "integer";
 template <>
-struct TypeName<int64_t> {
-  static constexpr const char* kName = "integer";
-};
+inline constexpr std::string_view kTypeName<int64_t> = "integer";
 template <>
-struct TypeName<double> {
-  static constexpr const char* kName = "number";
-};
+inline constexpr std::string_view kTypeName<double> = "number";
 template <>
-struct TypeName<std::string> {
-  static constexpr const char* kName = "text";
-};
+inline constexpr std::string_view kTypeName<std::string> = "text";
 template <>
-struct TypeName<std::vector<std::string>> {
-  static constexpr const char* kName = "text, or list of text";
-};
+inline constexpr std::string_view kTypeName<std::vector<std::string>> =
+    "text, or list of text";
 template <NamedChoice Enum>
-struct TypeName<Enum> {
-  static constexpr const char* kName = "text";
-};
+inline constexpr std::string_view kTypeName<Enum> = "text";
 template <>
-struct TypeName<nlohmann::json> {
-  static constexpr const char* kName = "object";
-};
+inline constexpr std::string_view kTypeName<nlohmann::json> = "object";
 template <>
-struct TypeName<std::vector<int>> {
-  static constexpr const char* kName = "list of integers";
-};
+inline constexpr std::string_view kTypeName<std::vector<int>> =
+    "list of integers";
 template <>
-struct TypeName<std::array<double, 3>> {
-  static constexpr const char* kName = "list of three numbers";
-};
+inline constexpr std::string_view kTypeName<std::array<double, 3>> =
+    "list of three numbers";
 template <NamedChoice Enum>
-struct TypeName<std::vector<Enum>> {
-  static constexpr const char* kName = "text, or list of text";
-};
+inline constexpr std::string_view kTypeName<std::vector<Enum>> =
+    "text, or list of text";
 template <>
-struct TypeName<LrTable> {
-  static constexpr const char* kName = "list of {step or tokens, factor}";
-};
+inline constexpr std::string_view kTypeName<LrTable> =
+    "list of {step or tokens, factor}";
 template <>
-struct TypeName<std::vector<MixturePart>> {
-  static constexpr const char* kName = "list of {name, weight}";
-};
+inline constexpr std::string_view kTypeName<std::vector<MixturePart>> =
+    "list of {name, weight}";
 
 }  // namespace brigade
