@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "brigade/base/check.h"
-#include "brigade/gguf/model_tensors.h"
 #include "brigade/model_spec/rotary_frequencies.h"
 
 namespace brigade {
@@ -323,7 +322,7 @@ std::vector<std::string> reasons_against_gguf(const DecoderConfig& config) {
   std::vector<std::string> reasons;
   if (config.experts)
     add_expert_reasons(config, reasons);
-  if (is_gemma(config)) {
+  if (is_gemma(config.architecture)) {
     add_gemma_reasons(config, reasons);
   } else if (
       config.sliding_window &&
@@ -373,7 +372,7 @@ std::vector<GgufEntry> model_entries(const DecoderConfig& config) {
       f32(prefix + "rope.freq_base", config.rope_theta),
   };
   add_rope_scaling(config, prefix, entries);
-  if (is_gemma(config))
+  if (is_gemma(config.architecture))
     add_gemma(config, prefix, entries);
   if (config.experts)
     add_experts(config, prefix, entries);

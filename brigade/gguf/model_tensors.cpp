@@ -69,7 +69,8 @@ std::string_view module_in_gguf(
     return other_name(kExpertLinears, module.substr(module.rfind('.') + 1));
   // Gemma's is not the norm before the MLP; GLM's is, and has the same name.
   if (module == "post_attention_layernorm") {
-    return is_gemma(config) || config.architecture == Architecture::kGlm4Moe
+    return is_gemma(config.architecture) ||
+                   config.architecture == Architecture::kGlm4Moe
                ? "post_attention_norm"
                : "ffn_norm";
   }
@@ -133,11 +134,6 @@ void reorder(
 
 }  // namespace
 
-bool is_gemma(const DecoderConfig& config) {
-  return config.architecture == Architecture::kGemma2 ||
-         config.architecture == Architecture::kGemma3;
-}
-
 TensorForm tensor_form(const ParameterRow& row, const DecoderConfig& config) {
   TensorForm form{
       .name = name_in_gguf(row, config),
@@ -156,7 +152,8 @@ TensorForm tensor_form(const ParameterRow& row, const DecoderConfig& config) {
     form.rotated_heads = config.num_attention_heads;
   if (is_llama && row.name.find(".k_proj.") != std::string::npos)
     form.rotated_heads = config.num_key_value_heads;
-  form.has_one_added = is_gemma(config) && row.name.ends_with("norm.weight");
+  form.has_one_added =
+      is_gemma(config.architecture) && row.name.ends_with("norm.weight");
   return form;
 }
 

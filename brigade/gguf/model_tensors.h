@@ -29,9 +29,6 @@ struct TensorForm {
   bool has_one_added = false;
 };
 
-// Gemma 2 or 3.
-bool is_gemma(const DecoderConfig& config);
-
 // Precondition: the row is of a model of that config.
 TensorForm tensor_form(const ParameterRow& row, const DecoderConfig& config);
 

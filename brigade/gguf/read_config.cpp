@@ -26,7 +26,7 @@ class ConfigReader {
     read_sizes();
     read_biases();
     read_experts();
-    if (is_gemma())
+    if (is_gemma(config_.architecture))
       read_gemma();
     read_scaling();
     read_divisors();
@@ -46,10 +46,6 @@ class ConfigReader {
         fmt::format("[gguf] '{}': {}", file_.path().string(), problem));
   }
 
-  bool is_gemma() const {
-    return config_.architecture == Architecture::kGemma2 ||
-           config_.architecture == Architecture::kGemma3;
-  }
   int64_t integer(const std::string& key) const {
     return file_.value<uint32_t>(prefix_ + key);
   }
@@ -68,19 +64,10 @@ class ConfigReader {
   }
 
   void read_architecture() {
-    for (const Architecture each :
-         {Architecture::kLlama,
-          Architecture::kQwen2,
-          Architecture::kQwen3,
-          Architecture::kGemma2,
-          Architecture::kGemma3,
-          Architecture::kQwen2Moe,
-          Architecture::kQwen3Moe,
-          Architecture::kOlmoe,
-          Architecture::kDots1,
-          Architecture::kGlm4Moe}) {
-      if (name_ == gguf_architecture(each)) {
-        config_.architecture = each;
+    // Of those that are one to llama.cpp, the first: Llama.
+    for (const ArchitectureName& each : kArchitectures) {
+      if (name_ == gguf_architecture(each.architecture)) {
+        config_.architecture = each.architecture;
         return;
       }
     }
@@ -95,11 +82,7 @@ class ConfigReader {
     Architecture& architecture = config_.architecture;
     if (count > 0 && architecture == Architecture::kLlama)
       architecture = Architecture::kMixtral;
-    const bool can_have = architecture == Architecture::kMixtral ||
-                          architecture == Architecture::kQwen2Moe ||
-                          architecture == Architecture::kQwen3Moe ||
-                          architecture == Architecture::kOlmoe ||
-                          has_deepseek_router(architecture);
+    const bool can_have = has_experts(architecture);
     if (count > 0 && !can_have)
       fail(fmt::format(
           "'{}expert_count' is {}, but {} is read without experts alone",

@@ -61,6 +61,21 @@ constexpr bool has_deepseek_router(Architecture architecture) {
          architecture == Architecture::kGlm4Moe;
 }
 
+// Whether its models are mixtures of experts.
+constexpr bool has_experts(Architecture architecture) {
+  return architecture == Architecture::kMixtral ||
+         architecture == Architecture::kQwen2Moe ||
+         architecture == Architecture::kQwen3Moe ||
+         architecture == Architecture::kOlmoe ||
+         has_deepseek_router(architecture);
+}
+
+// Gemma 2 or 3.
+constexpr bool is_gemma(Architecture architecture) {
+  return architecture == Architecture::kGemma2 ||
+         architecture == Architecture::kGemma3;
+}
+
 // What a layer's queries see.
 enum class LayerType {
   kFullAttention,

@@ -284,8 +284,7 @@ void read_gemma_window(const Reader& reader, DecoderConfig& config) {
 }  // namespace
 
 void read_sliding_window(const Reader& reader, DecoderConfig& config) {
-  if (config.architecture == Architecture::kGemma2 ||
-      config.architecture == Architecture::kGemma3)
+  if (is_gemma(config.architecture))
     return read_gemma_window(reader, config);
   // transformers writes 0 for none here.
   const json* written = reader.find("sliding_window");

@@ -7,10 +7,12 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "brigade/base/check.h"
 #include "brigade/base/checked_math.h"
 #include "brigade/base/error.h"
 #include "brigade/model_spec/decoder_config.h"
@@ -23,25 +25,6 @@ namespace {
 using nlohmann::json;
 using Reader = DecoderConfigReader;
 using Bound = Reader::Bound;
-
-bool has_experts(const DecoderConfig& config) {
-  switch (config.architecture) {
-    case Architecture::kMixtral:
-    case Architecture::kQwen2Moe:
-    case Architecture::kQwen3Moe:
-    case Architecture::kOlmoe:
-    case Architecture::kDots1:
-    case Architecture::kGlm4Moe:
-      return true;
-    default:
-      return false;
-  }
-}
-
-bool is_gemma(const DecoderConfig& config) {
-  return config.architecture == Architecture::kGemma2 ||
-         config.architecture == Architecture::kGemma3;
-}
 
 // "supported are LlamaForCausalLM (llama), ... and ... (...)".
 std::string supported_architectures() {
@@ -118,50 +101,35 @@ Architecture read_architecture(const Reader& reader) {
 
 // transformers' values for absent keys, of its configuration_*.py.
 struct AbsentKeys {
-  int64_t max_position_embeddings = 2048;
-  double rms_norm_eps = 1e-6;
-  double rope_theta = 1e4;
+  Architecture architecture;
+  int64_t max_position_embeddings;
+  double rms_norm_eps;
+  double rope_theta;
   // Absent: as many as heads.
   std::optional<int64_t> num_key_value_heads = {};
 };
+constexpr AbsentKeys kAbsentKeys[] = {
+    {Architecture::kLlama, 2048, 1e-6, 1e4},
+    {Architecture::kMistral, 131072, 1e-6, 1e4, 8},
+    {Architecture::kQwen2, 32768, 1e-6, 1e4, 32},
+    {Architecture::kQwen3, 32768, 1e-6, 1e4, 32},
+    {Architecture::kGemma2, 8192, 1e-6, 1e4, 4},
+    {Architecture::kGemma3, 131072, 1e-6, 1e6, 4},
+    {Architecture::kMixtral, 131072, 1e-5, 1e6, 8},
+    {Architecture::kQwen2Moe, 32768, 1e-6, 1e4, 16},
+    {Architecture::kQwen3Moe, 32768, 1e-6, 1e4, 4},
+    {Architecture::kOlmoe, 4096, 1e-5, 1e4},
+    {Architecture::kDots1, 2048, 1e-6, 1e4, 32},
+    {Architecture::kGlm4Moe, 131072, 1e-5, 1e4, 8},
+};
+static_assert(std::size(kAbsentKeys) == std::size(kArchitectures));
 
-AbsentKeys absent_keys_of(Architecture architecture) {
-  switch (architecture) {
-    case Architecture::kLlama:
-      return {};
-    case Architecture::kMistral:
-      return {.max_position_embeddings = 131072, .num_key_value_heads = 8};
-    case Architecture::kQwen2:
-    case Architecture::kQwen3:
-      return {.max_position_embeddings = 32768, .num_key_value_heads = 32};
-    case Architecture::kGemma2:
-      return {.max_position_embeddings = 8192, .num_key_value_heads = 4};
-    case Architecture::kGemma3:
-      return {
-          .max_position_embeddings = 131072,
-          .rope_theta = 1e6,
-          .num_key_value_heads = 4};
-    case Architecture::kMixtral:
-      return {
-          .max_position_embeddings = 131072,
-          .rms_norm_eps = 1e-5,
-          .rope_theta = 1e6,
-          .num_key_value_heads = 8};
-    case Architecture::kQwen2Moe:
-      return {.max_position_embeddings = 32768, .num_key_value_heads = 16};
-    case Architecture::kQwen3Moe:
-      return {.max_position_embeddings = 32768, .num_key_value_heads = 4};
-    case Architecture::kOlmoe:
-      return {.max_position_embeddings = 4096, .rms_norm_eps = 1e-5};
-    case Architecture::kDots1:
-      return {.num_key_value_heads = 32};
-    case Architecture::kGlm4Moe:
-      return {
-          .max_position_embeddings = 131072,
-          .rms_norm_eps = 1e-5,
-          .num_key_value_heads = 8};
+const AbsentKeys& absent_keys_of(Architecture architecture) {
+  for (const AbsentKeys& keys : kAbsentKeys) {
+    if (keys.architecture == architecture)
+      return keys;
   }
-  return {};
+  BRIGADE_ASSERT(false, "architecture {}", static_cast<int>(architecture));
 }
 
 // Where transformers' default for an absent key differs from the usual
@@ -227,7 +195,7 @@ void read_heads(const Reader& reader, DecoderConfig& config) {
   }
   if (!head_dim && config.architecture == Architecture::kQwen3)
     check_ambiguous_default(reader, "head_dim", config.head_dim, 128);
-  if (!head_dim && is_gemma(config))
+  if (!head_dim && is_gemma(config.architecture))
     check_ambiguous_default(reader, "head_dim", config.head_dim, 256);
 }
 
@@ -239,7 +207,7 @@ void read_shape(const Reader& reader, DecoderConfig& config) {
   config.num_hidden_layers =
       reader.required_integer("num_hidden_layers", 1, kMaxLayers);
   read_heads(reader, config);
-  const AbsentKeys absent = absent_keys_of(config.architecture);
+  const AbsentKeys& absent = absent_keys_of(config.architecture);
   config.max_position_embeddings =
       reader.integer("max_position_embeddings", 1, kMaxPositions)
           .value_or(absent.max_position_embeddings);
@@ -249,15 +217,15 @@ void read_shape(const Reader& reader, DecoderConfig& config) {
   if (const auto value =
           reader.number("initializer_range", Bound::kAtLeast, 0.0))
     config.initializer_range = *value;
-  config.tie_word_embeddings =
-      reader.boolean("tie_word_embeddings").value_or(is_gemma(config));
+  config.tie_word_embeddings = reader.boolean("tie_word_embeddings")
+                                   .value_or(is_gemma(config.architecture));
 }
 
 // The architecture decides the activation; a file that names another one means
 // another model.
 void check_activation(const Reader& reader, const DecoderConfig& config) {
   const std::string_view expected =
-      is_gemma(config) ? "gelu_pytorch_tanh" : "silu";
+      is_gemma(config.architecture) ? "gelu_pytorch_tanh" : "silu";
   for (const char* key : {"hidden_act", "hidden_activation"}) {
     const auto name = reader.text(key);
     const bool is_alias = name && *name == "swish" && expected == "silu";
@@ -422,14 +390,15 @@ void refuse_foreign_maths(const Reader& reader, const DecoderConfig& config) {
       {"quantization_config", nullptr},
   };
   for (const auto& [key, neutral] : kNeutral.items()) {
-    if (is_gemma(config) &&
+    if (is_gemma(config.architecture) &&
         std::find(kGemmas.begin(), kGemmas.end(), key) != kGemmas.end())
       continue;
     if (config.architecture == Architecture::kGlm4Moe &&
         key == "partial_rotary_factor")
       continue;
     // read_experts() has judged these.
-    if (has_experts(config) && key.find("experts") != std::string::npos)
+    if (has_experts(config.architecture) &&
+        key.find("experts") != std::string::npos)
       continue;
     const json* value = reader.find(key.c_str());
     // An empty dictionary or list says no more than null.
@@ -539,9 +508,9 @@ DecoderConfig parse_decoder_config(
   read_shape(reader, config);
   check_activation(reader, config);
   read_biases(reader, config);
-  if (is_gemma(config))
+  if (is_gemma(config.architecture))
     read_gemma(reader, config);
-  if (has_experts(config))
+  if (has_experts(config.architecture))
     read_experts(reader, config);
   read_rope(reader, config);
   read_sliding_window(reader, config);
