@@ -183,8 +183,7 @@ struct ExpertLinearNode : OnceDifferentiable<ExpertLinearNode> {
     const std::vector<Tensor> from(
         tensors.begin() + static_cast<std::ptrdiff_t>(count), tensors.end());
     const torch::NoGradGuard no_grad;
-    const Tensor input = as_rows(
-        saved.options.input.make ? saved.options.input.make(from) : from[0]);
+    const Tensor input = as_rows(input_of(from, saved.options.input));
     if (saved.options.weight_grad == WeightGrad::kReturn) {
       return_weights(outputs, input, weights, saved, result);
       return result;

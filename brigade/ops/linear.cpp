@@ -131,13 +131,6 @@ struct LinearNode : OnceDifferentiable<LinearNode> {
     return groups;
   }
 
-  static Tensor input_of(const Groups& groups, const LinearOptions& options) {
-    if (!options.input.make)
-      return groups.input[0];
-    const torch::NoGradGuard no_grad;
-    return options.input.make(groups.input);
-  }
-
   static void accumulate(
       const OutputGrads& outputs,
       const Groups& groups,
@@ -145,7 +138,7 @@ struct LinearNode : OnceDifferentiable<LinearNode> {
     const LinearOptions& options = saved.options;
     // Made now: what it is made of may take more memory until then.
     const auto compute = [outputs,
-                          input = input_of(groups, options),
+                          input = input_of(groups.input, options.input),
                           weights = groups.weights,
                           biases = groups.biases,
                           kernels = saved.kernels] {
@@ -163,7 +156,7 @@ struct LinearNode : OnceDifferentiable<LinearNode> {
       const Groups& groups,
       const LinearSaved& saved,
       variable_list& result) {
-    const Tensor rows = as_rows(input_of(groups, saved.options));
+    const Tensor rows = as_rows(input_of(groups.input, saved.options.input));
     size_t bias = 1 + saved.weights;
     for (size_t i = 0; i < saved.weights; ++i) {
       const Tensor& weight = groups.weights[i];

@@ -93,6 +93,13 @@ std::vector<int64_t> with_last(at::IntArrayRef sizes, int64_t last) {
   return result;
 }
 
+Tensor input_of(const std::vector<Tensor>& kept, const RemadeInput& input) {
+  if (!input.make)
+    return kept[0];
+  const torch::NoGradGuard no_grad;
+  return input.make(kept);
+}
+
 std::vector<Tensor> run_linear(
     const Tensor& x,
     const std::vector<Tensor>& weights,

@@ -32,6 +32,9 @@ std::optional<SideBySide> as_one_matrix(
     const std::vector<Tensor>& weights,
     WeightGroup group);
 
+// The input x that forward kept, or that input.make() computes from `kept`.
+Tensor input_of(const std::vector<Tensor>& kept, const RemadeInput& input);
+
 // x: [.., in]; weights[i]: [out_i, in]; biases[i]: [out_i] or undefined.
 // Returns [.., out_i] each.
 std::vector<Tensor> run_linear(

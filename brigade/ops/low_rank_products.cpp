@@ -29,13 +29,6 @@ std::vector<Tensor> products_of(
   return result;
 }
 
-Tensor input_of(const LowRankKept& kept, const LinearOptions& options) {
-  if (!options.input.make)
-    return kept.input[0];
-  const torch::NoGradGuard no_grad;
-  return options.input.make(kept.input);
-}
-
 void accumulate_a(
     const OutputGrads& gradients,
     const Tensor& rows,
@@ -129,7 +122,7 @@ void accumulate_low_rank(
     const LowRankSaved& saved) {
   // Made now: what it is made of may take more memory until then.
   const auto compute = [parts,
-                        input = input_of(kept, saved.options),
+                        input = input_of(kept.input, saved.options.input),
                         a = kept.a,
                         b = kept.b,
                         h = kept.h,
@@ -154,7 +147,7 @@ void return_low_rank(
     const LowRankKept& kept,
     const LowRankSaved& saved,
     std::vector<Tensor>& result) {
-  const Tensor rows = as_rows(input_of(kept, saved.options));
+  const Tensor rows = as_rows(input_of(kept.input, saved.options.input));
   const auto product = [&](const Tensor& weight,
                            const Tensor& gradient,
                            const Tensor& input) {
