@@ -191,35 +191,24 @@ Value abs_filter(const Value& value, const CallArguments&) {
   return std::abs(value.integer());
 }
 
-template <bool wants>
+// The items of which a test is true, or false: as they are, or with
+// `by_attribute` of an attribute that the first argument names.
+template <bool wants, bool by_attribute>
 Value select_filter(const Value& value, const CallArguments& arguments) {
-  List chosen;
-  for (const Value& item : items_of(value)) {
-    const bool passes = arguments.positional.empty()
-                            ? item.is_true()
-                            : passes_test(
-                                  text_argument(arguments, 0, "test").bytes(),
-                                  item,
-                                  without_first(arguments, 1));
-    if (passes == wants)
-      chosen.push_back(item);
-  }
-  return chosen;
-}
-
-template <bool wants>
-Value selectattr_filter(const Value& value, const CallArguments& arguments) {
-  if (arguments.positional.empty())
+  constexpr size_t kTest = by_attribute ? 1 : 0;
+  if (arguments.positional.size() < kTest)
     throw Fault("an attribute to look at is missing");
   List chosen;
   for (const Value& item : items_of(value)) {
-    const Value attribute = nested_attribute(item, arguments.positional[0]);
-    const bool passes = arguments.positional.size() < 2
-                            ? attribute.is_true()
-                            : passes_test(
-                                  text_argument(arguments, 1, "test").bytes(),
-                                  attribute,
-                                  without_first(arguments, 2));
+    const Value tested =
+        by_attribute ? nested_attribute(item, arguments.positional[0]) : item;
+    const bool passes =
+        arguments.positional.size() <= kTest
+            ? tested.is_true()
+            : passes_test(
+                  text_argument(arguments, kTest, "test").bytes(),
+                  tested,
+                  without_first(arguments, kTest + 1));
     if (passes == wants)
       chosen.push_back(item);
   }
@@ -395,10 +384,10 @@ const std::map<std::string, Filter>& filters() {
       {"int", int_filter},
       {"float", float_filter},
       {"abs", abs_filter},
-      {"select", select_filter<true>},
-      {"reject", select_filter<false>},
-      {"selectattr", selectattr_filter<true>},
-      {"rejectattr", selectattr_filter<false>},
+      {"select", select_filter<true, false>},
+      {"reject", select_filter<false, false>},
+      {"selectattr", select_filter<true, true>},
+      {"rejectattr", select_filter<false, true>},
       {"map", map_filter},
       {"dictsort", dictsort_filter},
       {"sort", sort_filter},
