@@ -2,16 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
+#include <system_error>
+
 #include "brigade/base/error.h"
 
 namespace brigade {
-namespace {
-
-bool is_digit(char c) {
-  return c >= '0' && c <= '9';
-}
-
-}  // namespace
 
 void JsonScanner::fail(const std::string& problem) const {
   throw DataError(fmt::format(
@@ -67,23 +63,20 @@ void JsonScanner::expect_end() {
 
 uint64_t JsonScanner::unsigned_integer() {
   skip_white_space();
-  if (!is_digit(peek()))
-    fail("an unsigned integer is missing");
-  const size_t start = position_;
+  const std::string_view rest = text_.substr(position_);
   uint64_t value = 0;
-  for (; is_digit(peek()); ++position_) {
-    const auto digit = static_cast<uint64_t>(peek() - '0');
-    if (__builtin_mul_overflow(value, uint64_t{10}, &value) ||
-        __builtin_add_overflow(value, digit, &value)) {
-      position_ = start;
-      fail("an integer is above 2^64 - 1");
-    }
-  }
-  const bool leading_zero = text_[start] == '0' && position_ > start + 1;
-  if (leading_zero || peek() == '.' || peek() == 'e' || peek() == 'E') {
-    position_ = start;
+  const auto [end, error] =
+      std::from_chars(rest.data(), rest.data() + rest.size(), value);
+  if (error == std::errc::invalid_argument)
+    fail("an unsigned integer is missing");
+  if (error == std::errc::result_out_of_range)
+    fail("an integer is above 2^64 - 1");
+  const auto length = static_cast<size_t>(end - rest.data());
+  const bool has_leading_zero = rest[0] == '0' && length > 1;
+  const std::string_view next = rest.substr(length, 1);
+  if (has_leading_zero || next == "." || next == "e" || next == "E")
     fail("a number is not a plain unsigned integer");
-  }
+  position_ += length;
   return value;
 }
 

@@ -51,9 +51,6 @@ class JsonScanner {
   const JsonScannerSource& source_;
   size_t position_ = 0;
 
-  char peek() const {
-    return position_ < text_.size() ? text_[position_] : '\0';
-  }
   void skip_white_space();
 };
 
