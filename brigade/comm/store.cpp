@@ -3,10 +3,7 @@
 #include <fmt/format.h>
 
 #include <functional>
-#include <future>
 #include <optional>
-#include <system_error>
-#include <thread>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -14,6 +11,7 @@
 #include <utility>
 
 #include "brigade/base/error.h"
+#include "brigade/comm/start/answer_in_time.h"
 #include "brigade/comm/start/c10d_store.h"
 #include "brigade/launch/network.h"
 
@@ -49,25 +47,6 @@ struct RemoteServer {
 constexpr std::chrono::seconds kKeyGrace{1};
 // The same for connections: c10d sleeps between its tries.
 constexpr std::chrono::seconds kConnectionGrace{10};
-
-// c10d waits without end for the answers to some requests. Returns std::nullopt
-// if one does not come in time; the waiting thread is left behind.
-template <typename Answer>
-std::optional<Answer> answer_in_time(
-    std::function<Answer()> request,
-    std::chrono::milliseconds timeout) {
-  auto task =
-      std::make_shared<std::packaged_task<Answer()>>(std::move(request));
-  auto answer = task->get_future();
-  try {
-    std::thread([task] { (*task)(); }).detach();
-  } catch (const std::system_error&) {
-    (*task)();  // no thread could be started
-  }
-  if (answer.wait_for(timeout) != std::future_status::ready)
-    return std::nullopt;
-  return answer.get();
-}
 
 [[noreturn]] void throw_unanswered(
     const std::string& what,

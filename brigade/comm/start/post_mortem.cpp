@@ -4,8 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <chrono>
-#include <functional>
-#include <future>
 #include <map>
 #include <optional>
 #include <sstream>
@@ -14,6 +12,7 @@
 #include <utility>
 
 #include "brigade/base/error.h"
+#include "brigade/comm/start/answer_in_time.h"
 
 namespace brigade {
 namespace {
@@ -42,18 +41,6 @@ std::string key_of(int rank) {
 
 std::string operation_key_of(int rank) {
   return fmt::format("operation/{}", rank);
-}
-
-// Runs `work` on a thread of its own. Returns false if it has not ended in
-// time; the thread is left behind.
-bool ends_within(std::chrono::milliseconds wait, std::function<void()> work) {
-  auto end = std::make_shared<std::promise<void>>();
-  const std::future<void> ended = end->get_future();
-  std::thread([work = std::move(work), end] {
-    work();
-    end->set_value();
-  }).detach();
-  return ended.wait_for(wait) == std::future_status::ready;
 }
 
 }  // namespace
@@ -187,16 +174,16 @@ void PostMortem::report_locked(
   has_reported_ = true;
   if (store_is_lost_)
     return;
-  const bool ended = ends_within(
-      kStoreWait,
-      [inquiry = inquiry_, missed = missed_, operation = operation_] {
-        try {
+  try {
+    store_is_lost_ = !answer_in_time<bool>(
+        [inquiry = inquiry_, missed = missed_, operation = operation_] {
           inquiry->tell(missed, operation);
-        } catch (const std::exception&) {
-          // describe() will find it lost too.
-        }
-      });
-  store_is_lost_ = !ended;
+          return true;
+        },
+        kStoreWait);
+  } catch (const std::exception&) {
+    // describe() will find it lost too.
+  }
 }
 
 std::string PostMortem::describe() {
@@ -208,26 +195,22 @@ std::string PostMortem::describe() {
   struct Answer {
     std::set<int> silent;
     std::map<std::string, std::set<int>> others;  // by operation
-    bool is_known = false;
   };
-  auto answer = std::make_shared<Answer>();
-  const bool ended = !store_is_lost_ &&
-                     ends_within(
-                         kPostMortemWait + kStoreWait,
-                         [inquiry = inquiry_,
-                          missed = missed_,
-                          operation = operation_,
-                          answer] {
-                           try {
-                             answer->silent = inquiry->ask(missed);
-                             if (!operation.empty())
-                               answer->others = inquiry->others_than(operation);
-                             answer->is_known = true;
-                           } catch (const std::exception&) {
-                             // The store is lost.
-                           }
-                         });
-  if (!ended || !answer->is_known) {
+  std::optional<Answer> answer;
+  try {
+    if (!store_is_lost_)
+      answer = answer_in_time<Answer>(
+          [inquiry = inquiry_, missed = missed_, operation = operation_] {
+            Answer found{.silent = inquiry->ask(missed), .others = {}};
+            if (!operation.empty())
+              found.others = inquiry->others_than(operation);
+            return found;
+          },
+          kPostMortemWait + kStoreWait);
+  } catch (const std::exception&) {
+    // The store is lost.
+  }
+  if (!answer) {
     result_ = "; the store is lost too, so the rank cannot be named";
     if (!missed_.empty()) {
       result_ = fmt::format(
