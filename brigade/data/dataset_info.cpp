@@ -38,15 +38,12 @@ class FormatReader final : public JsonVisitor {
     is_ours_ = value == Json(kFormat);
     return false;
   }
-  bool begin_object(const JsonPosition&) override { return true; }
   bool key(std::string& name, const JsonPosition& at) override {
     if (at.depth() == 1)
       key_ = name;
     return true;
   }
-  bool end_object(const JsonPosition&) override { return true; }
   bool begin_array(const JsonPosition& at) override { return at.depth() > 0; }
-  bool end_array(const JsonPosition&) override { return true; }
 
  private:
   std::string key_;

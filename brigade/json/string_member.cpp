@@ -39,8 +39,6 @@ class MemberFinder final : public JsonVisitor {
       is_wanted_ = name == key_;
     return true;
   }
-  bool end_object(const JsonPosition&) override { return true; }
-  bool end_array(const JsonPosition&) override { return true; }
 
  private:
   bool is_member(const JsonPosition& at) const {

@@ -288,9 +288,6 @@ class PlaceFinder final : public JsonVisitor {
   bool scalar(json&&, const JsonPosition& at) override { return look(at); }
   bool begin_object(const JsonPosition& at) override { return look(at); }
   bool begin_array(const JsonPosition& at) override { return look(at); }
-  bool key(std::string&, const JsonPosition&) override { return true; }
-  bool end_object(const JsonPosition&) override { return true; }
-  bool end_array(const JsonPosition&) override { return true; }
 
  private:
   bool look(const JsonPosition& at) {

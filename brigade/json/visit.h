@@ -49,18 +49,18 @@ class JsonPosition {
   virtual std::string pointer() const = 0;
 };
 
-// Each returns whether to go on. Containers' own events count as one level
-// outside their contents.
+// Each returns whether to go on, by default true. Containers' own events count
+// as one level outside their contents.
 class JsonVisitor {
  public:
   virtual ~JsonVisitor() = default;
   // null, true or false, a number or a string.
   virtual bool scalar(nlohmann::json&& value, const JsonPosition& at) = 0;
-  virtual bool begin_object(const JsonPosition& at) = 0;
-  virtual bool key(std::string& name, const JsonPosition& at) = 0;
-  virtual bool end_object(const JsonPosition& at) = 0;
-  virtual bool begin_array(const JsonPosition& at) = 0;
-  virtual bool end_array(const JsonPosition& at) = 0;
+  virtual bool begin_object(const JsonPosition&) { return true; }
+  virtual bool key(std::string& /*name*/, const JsonPosition&) { return true; }
+  virtual bool end_object(const JsonPosition&) { return true; }
+  virtual bool begin_array(const JsonPosition&) { return true; }
+  virtual bool end_array(const JsonPosition&) { return true; }
 };
 
 // std::nullopt when the whole text is one JSON value, or when the visitor

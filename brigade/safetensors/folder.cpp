@@ -75,7 +75,6 @@ class WeightMapReader final : public JsonVisitor {
       in_map_ = false;
     return true;
   }
-  bool end_array(const JsonPosition&) override { return true; }
 
   [[noreturn]] void fail(const std::string& problem) const {
     throw DataError(
