@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <utility>
 
 #include "brigade/base/check.h"
 #include "brigade/model_spec/rotary_frequencies.h"
@@ -168,105 +169,86 @@ void add_rope_reasons(
   }
 }
 
-GgufEntry u32(std::string key, int64_t value) {
-  return {std::move(key), static_cast<uint32_t>(value)};
-}
+// Entries whose keys begin with the architecture's name.
+struct ModelEntries {
+  std::string prefix;
+  std::vector<GgufEntry> list = {};
 
-GgufEntry f32(std::string key, double value) {
-  return {std::move(key), static_cast<float>(value)};
-}
+  void add(const std::string& key, GgufValue value) {
+    list.push_back({prefix + key, std::move(value)});
+  }
+  void u32(const std::string& key, int64_t value) {
+    add(key, static_cast<uint32_t>(value));
+  }
+  void f32(const std::string& key, double value) {
+    add(key, static_cast<float>(value));
+  }
+};
 
-void add_rope_scaling(
-    const DecoderConfig& config,
-    const std::string& prefix,
-    std::vector<GgufEntry>& entries) {
+void add_rope_scaling(const DecoderConfig& config, ModelEntries& entries) {
   if (!config.rope_scaling || config.rope_scaling->type == RopeType::kLlama3)
     return;
   const RopeScaling& scaling = *config.rope_scaling;
-  const std::string rope = prefix + "rope.scaling.";
-  entries.push_back({rope + "type", std::string(to_string(scaling.type))});
-  entries.push_back(f32(rope + "factor", scaling.factor));
+  entries.add("rope.scaling.type", std::string(to_string(scaling.type)));
+  entries.f32("rope.scaling.factor", scaling.factor);
   if (scaling.type != RopeType::kYarn)
     return;
-  entries.push_back(
-      u32(rope + "original_context_length",
-          scaling.original_max_position_embeddings));
-  entries.push_back(f32(rope + "yarn_beta_fast", scaling.beta_fast));
-  entries.push_back(f32(rope + "yarn_beta_slow", scaling.beta_slow));
+  entries.u32(
+      "rope.scaling.original_context_length",
+      scaling.original_max_position_embeddings);
+  entries.f32("rope.scaling.yarn_beta_fast", scaling.beta_fast);
+  entries.f32("rope.scaling.yarn_beta_slow", scaling.beta_slow);
   const double magnitude =
       rotary_frequencies(
           {.theta = config.rope_theta, .scaling = scaling}, config.head_dim, 1)
           .magnitude;
   // llama.cpp multiplies it to the usual one.
-  if (magnitude != usual_yarn_magnitude(scaling.factor)) {
-    entries.push_back(
-        f32(rope + "attn_factor",
-            magnitude / usual_yarn_magnitude(scaling.factor)));
-  }
+  const double usual = usual_yarn_magnitude(scaling.factor);
+  if (magnitude != usual)
+    entries.f32("rope.scaling.attn_factor", magnitude / usual);
 }
 
-void add_deepseek_router(
-    const ExpertsConfig& experts,
-    const std::string& prefix,
-    std::vector<GgufEntry>& entries) {
-  entries.push_back(
-      u32(prefix + "leading_dense_block_count", experts.first_k_dense_replace));
-  entries.push_back(u32(
-      prefix + "expert_shared_count", experts.shared_width / experts.width));
-  entries.push_back(
-      f32(prefix + "expert_weights_scale", experts.routed_scaling_factor));
-  entries.push_back({prefix + "expert_weights_norm", experts.norm_topk_prob});
-  entries.push_back(u32(prefix + "expert_gating_func", kGgufSigmoid));
+void add_deepseek_router(const ExpertsConfig& experts, ModelEntries& entries) {
+  entries.u32("leading_dense_block_count", experts.first_k_dense_replace);
+  entries.u32("expert_shared_count", experts.shared_width / experts.width);
+  entries.f32("expert_weights_scale", experts.routed_scaling_factor);
+  entries.add("expert_weights_norm", experts.norm_topk_prob);
+  entries.u32("expert_gating_func", kGgufSigmoid);
   // llama.cpp takes no choice that is all of them.
   if (experts.topk_group == experts.n_group)
     return;
-  entries.push_back(u32(prefix + "expert_group_count", experts.n_group));
-  entries.push_back(
-      u32(prefix + "expert_group_used_count", experts.topk_group));
+  entries.u32("expert_group_count", experts.n_group);
+  entries.u32("expert_group_used_count", experts.topk_group);
 }
 
-void add_experts(
-    const DecoderConfig& config,
-    const std::string& prefix,
-    std::vector<GgufEntry>& entries) {
+void add_experts(const DecoderConfig& config, ModelEntries& entries) {
   const ExpertsConfig& experts = *config.experts;
   const bool is_deepseek = has_deepseek_router(config.architecture);
-  entries.push_back(u32(prefix + "expert_count", experts.num_experts));
-  entries.push_back(
-      u32(prefix + "expert_used_count", experts.num_experts_per_tok));
+  entries.u32("expert_count", experts.num_experts);
+  entries.u32("expert_used_count", experts.num_experts_per_tok);
   if (is_deepseek || config.architecture == Architecture::kQwen2Moe ||
       config.architecture == Architecture::kQwen3Moe)
-    entries.push_back(
-        u32(prefix + "expert_feed_forward_length", experts.width));
+    entries.u32("expert_feed_forward_length", experts.width);
   if (is_deepseek)
-    add_deepseek_router(experts, prefix, entries);
+    add_deepseek_router(experts, entries);
   else if (experts.shared_width > 0)
-    entries.push_back(u32(
-        prefix + "expert_shared_feed_forward_length", experts.shared_width));
+    entries.u32("expert_shared_feed_forward_length", experts.shared_width);
 }
 
-void add_gemma(
-    const DecoderConfig& config,
-    const std::string& prefix,
-    std::vector<GgufEntry>& entries) {
-  const std::string attention = prefix + "attention.";
+void add_gemma(const DecoderConfig& config, ModelEntries& entries) {
   const auto period = sliding_period(config);
   BRIGADE_ASSERT(period, "a period of the layers");
   const uint32_t usual = config.architecture == Architecture::kGemma2 ? 2 : 6;
   if (config.sliding_window)
-    entries.push_back(
-        u32(attention + "sliding_window", *config.sliding_window));
+    entries.u32("attention.sliding_window", *config.sliding_window);
   if (*period != usual)
-    entries.push_back(u32(attention + "sliding_window_pattern", *period));
+    entries.u32("attention.sliding_window_pattern", *period);
   if (config.rope_local_base_freq)
-    entries.push_back(
-        f32(prefix + "rope.freq_base_swa", *config.rope_local_base_freq));
+    entries.f32("rope.freq_base_swa", *config.rope_local_base_freq);
   if (config.attn_logit_softcapping)
-    entries.push_back(
-        f32(prefix + "attn_logit_softcapping", *config.attn_logit_softcapping));
+    entries.f32("attn_logit_softcapping", *config.attn_logit_softcapping);
   if (config.final_logit_softcapping)
-    entries.push_back(f32(
-        prefix + "final_logit_softcapping", *config.final_logit_softcapping));
+    entries.f32("final_logit_softcapping", *config.final_logit_softcapping);
 }
 
 }  // namespace
@@ -352,31 +334,29 @@ std::vector<std::string> reasons_against_gguf(const DecoderConfig& config) {
 }
 
 std::vector<GgufEntry> model_entries(const DecoderConfig& config) {
-  const std::string name = gguf_architecture(config.architecture);
-  const std::string prefix = name + ".";
-  std::vector<GgufEntry> entries = {
-      u32(prefix + "vocab_size", config.vocab_size),
-      u32(prefix + "context_length", config.max_position_embeddings),
-      u32(prefix + "embedding_length", config.hidden_size),
-      u32(prefix + "block_count", config.num_hidden_layers),
-      u32(prefix + "feed_forward_length", config.intermediate_size),
-      u32(prefix + "attention.head_count", config.num_attention_heads),
-      u32(prefix + "attention.head_count_kv", config.num_key_value_heads),
-      u32(prefix + "attention.key_length", config.head_dim),
-      u32(prefix + "attention.value_length", config.head_dim),
-      f32(prefix + "attention.layer_norm_rms_epsilon", config.rms_norm_eps),
-      u32(prefix + "rope.dimension_count",
-          static_cast<int64_t>(
-              config.partial_rotary_factor *
-              static_cast<double>(config.head_dim))),
-      f32(prefix + "rope.freq_base", config.rope_theta),
-  };
-  add_rope_scaling(config, prefix, entries);
+  ModelEntries entries{
+      std::string(gguf_architecture(config.architecture)) + "."};
+  entries.u32("vocab_size", config.vocab_size);
+  entries.u32("context_length", config.max_position_embeddings);
+  entries.u32("embedding_length", config.hidden_size);
+  entries.u32("block_count", config.num_hidden_layers);
+  entries.u32("feed_forward_length", config.intermediate_size);
+  entries.u32("attention.head_count", config.num_attention_heads);
+  entries.u32("attention.head_count_kv", config.num_key_value_heads);
+  entries.u32("attention.key_length", config.head_dim);
+  entries.u32("attention.value_length", config.head_dim);
+  entries.f32("attention.layer_norm_rms_epsilon", config.rms_norm_eps);
+  entries.u32(
+      "rope.dimension_count",
+      static_cast<int64_t>(
+          config.partial_rotary_factor * static_cast<double>(config.head_dim)));
+  entries.f32("rope.freq_base", config.rope_theta);
+  add_rope_scaling(config, entries);
   if (is_gemma(config.architecture))
-    add_gemma(config, prefix, entries);
+    add_gemma(config, entries);
   if (config.experts)
-    add_experts(config, prefix, entries);
-  return entries;
+    add_experts(config, entries);
+  return std::move(entries.list);
 }
 
 std::vector<float> rope_divisors(const DecoderConfig& config) {
