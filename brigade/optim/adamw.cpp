@@ -24,10 +24,10 @@ void adamw_step(const StepRange& range, const AdamWOptions& options) {
        .grad_scale = range.grad_scale,
        .kernels = options.kernels},
       range.group.main_grad,
-      range.states[0].tensor,
-      range.states[1].tensor,
+      range.group.states[0].tensor,
+      range.group.states[1].tensor,
       range.group.weight,
-      range.master_low,
+      find_state(range.group.states, kMasterLow),
       range.after_read);
 }
 

@@ -138,7 +138,7 @@ torch::Tensor Muon::update_of(const StepRange& range, bool is_sent) const {
       if (!in_place)
         gradient.copy_(of.group.main_grad);
       gradient.mul_(of.grad_scale);
-      torch::Tensor momentum = of.states[0].tensor;
+      torch::Tensor momentum = of.group.states[0].tensor;
       momentum.lerp_(gradient, 1 - mu);
       if (is_sent)
         return;

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <string_view>
 #include <utility>
 
 #include "brigade/base/error.h"
@@ -38,22 +37,11 @@ void check(const OptimizerGroup& group) {
       group.main_grad.numel()));
 }
 
-// The state of this name; undefined if there is none.
-torch::Tensor state_named(
-    const std::vector<State>& states,
-    std::string_view name) {
-  for (const State& state : states) {
-    if (state.name == name)
-      return state.tensor;
-  }
-  return {};
-}
-
 // The master in float32; a float32 weight itself.
 torch::Tensor master_of(const StepRange& range) {
-  return range.master_low.defined()
-             ? ops::join_master(range.group.weight, range.master_low)
-             : range.group.weight;
+  const torch::Tensor low = find_state(range.group.states, kMasterLow);
+  return low.defined() ? ops::join_master(range.group.weight, low)
+                       : range.group.weight;
 }
 
 void finish(const LateStep& late) {
@@ -68,6 +56,10 @@ constexpr int64_t kFloatNumel = int64_t{1} << 20;
 bool is_narrow(const State& state) {
   return state.scales.defined() ||
          state.tensor.scalar_type() == torch::kBFloat16;
+}
+
+bool has_narrow(const OptimizerGroup& group) {
+  return std::any_of(group.states.begin(), group.states.end(), is_narrow);
 }
 
 // Throws UsageError unless the group's length, and the beginnings of parameters
@@ -119,14 +111,10 @@ ops::RandomBits bits_of(const OptimizerGroup& group, const RunPart& part) {
 StepRange with_memory(
     const StepRange& range,
     const OptimizerGroup& group,
-    const std::vector<State>& states,
-    const torch::Tensor& master_low,
     int64_t begin) {
   return {
       .index = range.index,
       .group = group,
-      .states = states,
-      .master_low = master_low,
       .lr = range.lr,
       .grad_scale = range.grad_scale,
       .step = range.step,
@@ -140,13 +128,11 @@ void change_master(
     const StepRange& range,
     const std::function<void(torch::Tensor master)>& change) {
   const torch::NoGradGuard no_grad;
-  if (!range.master_low.defined()) {
-    change(range.group.weight);
-    return;
-  }
   const torch::Tensor master = master_of(range);
   change(master);
-  ops::split_master(master, range.group.weight, range.master_low);
+  if (const auto low = find_state(range.group.states, kMasterLow);
+      low.defined())
+    ops::split_master(master, range.group.weight, low);
 }
 
 void check_has_rate(
@@ -170,19 +156,17 @@ Optimizer::Optimizer(
   for (OptimizerGroup& group : groups_) {
     group.weight = group.weight.detach();
     check(group);
-    weights_versions_.push_back(
-        group.memory ? group.memory->weights_version : 0);
+    group.weights_version = group.memory ? group.memory->weights_version : 0;
   }
   make_states();
 }
 
 void Optimizer::make_states() {
-  states_.clear();
-  for (const OptimizerGroup& group : groups_) {
-    states_.emplace_back();
+  for (OptimizerGroup& group : groups_) {
+    group.states.clear();
     for (const StateSpec& spec :
          kept(group.rule.unit, group.weight.scalar_type()))
-      states_.back().push_back(zero_state(spec, group.weight));
+      group.states.push_back(zero_state(spec, group.weight));
   }
 }
 
@@ -194,15 +178,8 @@ std::vector<StateSpec> Optimizer::kept(StepUnit unit, torch::ScalarType weight)
       has_master(weight) ? WeightWidth::k16Bit : WeightWidth::k32Bit);
 }
 
-torch::Tensor Optimizer::master_low(size_t group) const {
-  return has_master(groups_[group].weight.scalar_type())
-             ? states_[group].back().tensor
-             : torch::Tensor();
-}
-
 void Optimizer::follow_memory() {
-  for (size_t i = 0; i < groups_.size(); ++i) {
-    const OptimizerGroup& group = groups_[i];
+  for (OptimizerGroup& group : groups_) {
     if (!group.memory)
       continue;
     if (!group.memory->is_current) {
@@ -216,10 +193,10 @@ void Optimizer::follow_memory() {
     }
     if (group.memory->before_step)
       group.memory->before_step();
-    if (group.memory->weights_version == weights_versions_[i])
+    if (group.memory->weights_version == group.weights_version)
       continue;
-    weights_versions_[i] = group.memory->weights_version;
-    if (torch::Tensor low = master_low(i); low.defined())
+    group.weights_version = group.memory->weights_version;
+    if (auto low = find_state(group.states, kMasterLow); low.defined())
       low.zero_();
   }
 }
@@ -242,8 +219,6 @@ StepRange Optimizer::range_of(
   return {
       .index = group,
       .group = groups_.at(group),
-      .states = states_[group],
-      .master_low = master_low(group),
       .lr = lr * groups_[group].rule.rate,
       .grad_scale = grad_scale,
       .step = steps_,
@@ -262,10 +237,9 @@ void Optimizer::note_stepped(const StepRange& range) const {
 }
 
 void Optimizer::step_in_parts(const StepRange& range) {
-  const bool has_narrow =
-      std::any_of(range.states.begin(), range.states.end(), is_narrow);
-  const int64_t most =
-      has_narrow ? std::min(max_numel(), kFloatNumel) : max_numel();
+  const int64_t most = has_narrow(range.group)
+                           ? std::min(max_numel(), kFloatNumel)
+                           : max_numel();
   in_parts(range, most, [this](const StepRange& part) {
     with_float_states(part, [this](const StepRange& of) { step_range(of); });
   });
@@ -282,20 +256,15 @@ void Optimizer::in_parts(
   }
   for (int64_t begin = 0; begin < numel; begin += most) {
     const int64_t part_numel = std::min(most, numel - begin);
-    const auto part = [&](const torch::Tensor& of) {
-      return of.defined() ? of.narrow(0, begin, part_numel) : of;
-    };
-    const OptimizerGroup group{
+    OptimizerGroup group{
         .name = range.group.name,
-        .weight = part(range.group.weight),
-        .main_grad = part(range.group.main_grad),
+        .weight = range.group.weight.narrow(0, begin, part_numel),
+        .main_grad = range.group.main_grad.narrow(0, begin, part_numel),
         .rule = range.group.rule,
         .param_group = range.group.param_group};
-    std::vector<State> states;
-    for (const State& state : range.states)
-      states.push_back(narrow_state(state, begin, part_numel));
-    step(with_memory(
-        range, group, states, part(range.master_low), range.begin + begin));
+    for (const State& state : range.group.states)
+      group.states.push_back(narrow_state(state, begin, part_numel));
+    step(with_memory(range, group, range.begin + begin));
   }
 }
 
@@ -317,15 +286,21 @@ std::vector<State> Optimizer::float_states(
 void Optimizer::with_float_states(
     const StepRange& range,
     const std::function<void(const StepRange& range)>& step) const {
-  const std::vector<State> states = float_states(range.states);
-  step(with_memory(range, range.group, states, range.master_low, range.begin));
-  for (size_t i = 0; i < states.size(); ++i) {
-    const State& kept = range.states[i];
+  if (!has_narrow(range.group)) {
+    step(range);
+    return;
+  }
+  OptimizerGroup group = range.group;
+  group.states = float_states(range.group.states);
+  step(with_memory(range, group, range.begin));
+  for (size_t i = 0; i < group.states.size(); ++i) {
+    const State& kept = range.group.states[i];
+    const torch::Tensor& values = group.states[i].tensor;
     if (kept.scales.defined())
       ops::encode_blocks(
-          states[i].tensor, kept.tensor, kept.scales, options_.adamw.kernels);
+          values, kept.tensor, kept.scales, options_.adamw.kernels);
     else if (is_narrow(kept))
-      keep_rounded(range, kept, states[i].tensor);
+      keep_rounded(range, kept, values);
   }
 }
 
@@ -434,20 +409,20 @@ void Optimizer::keep_moments_in(MomentDtype dtype, uint64_t seed) {
 
 void Optimizer::begin_average(const StepRange& range) const {
   if (options_.ema_decay > 0 && range.step == 1)
-    torch::Tensor(state_named(range.states, kEma)).copy_(master_of(range));
+    find_state(range.group.states, kEma).copy_(master_of(range));
 }
 
 void Optimizer::update_average(const StepRange& range) const {
   const torch::NoGradGuard no_grad;
   if (options_.ema_decay > 0)
-    torch::Tensor(state_named(range.states, kEma))
+    find_state(range.group.states, kEma)
         .lerp_(master_of(range), 1 - options_.ema_decay);
 }
 
 torch::Tensor Optimizer::average(
     const torch::Tensor& master,
     const std::vector<State>& states) const {
-  const torch::Tensor ema = state_named(states, kEma);
+  const torch::Tensor ema = find_state(states, kEma);
   return ema.defined() && steps_ > 0 ? ema : master;
 }
 
@@ -457,13 +432,12 @@ void Optimizer::show_averages() {
   const torch::NoGradGuard no_grad;
   for (size_t i = 0; i < groups_.size(); ++i) {
     const StepRange range = range_of(i, 0, 1, ops::AfterRead::kKeep);
+    const torch::Tensor low = find_state(range.group.states, kMasterLow);
     hidden_.push_back({"weight", range.group.weight.clone()});
     hidden_.push_back(
-        {kMasterLow,
-         range.master_low.defined() ? range.master_low.clone()
-                                    : torch::Tensor()});
+        {kMasterLow, low.defined() ? low.clone() : torch::Tensor()});
     change_master(range, [&](torch::Tensor master) {
-      master.copy_(average(master, range.states));
+      master.copy_(average(master, range.group.states));
     });
   }
 }
@@ -472,7 +446,7 @@ void Optimizer::hide_averages() {
   const torch::NoGradGuard no_grad;
   for (size_t i = 0; 2 * i < hidden_.size(); ++i) {
     torch::Tensor(groups_[i].weight).copy_(hidden_[2 * i].tensor);
-    if (torch::Tensor low = master_low(i); low.defined())
+    if (auto low = find_state(groups_[i].states, kMasterLow); low.defined())
       low.copy_(hidden_[2 * i + 1].tensor);
   }
   hidden_.clear();
@@ -489,10 +463,10 @@ torch::Tensor Optimizer::squared_gradients() const {
 }
 
 void Optimizer::reload_masters() {
-  for (size_t i = 0; i < groups_.size(); ++i) {
-    if (groups_[i].memory)
-      weights_versions_[i] = groups_[i].memory->weights_version;
-    if (torch::Tensor low = master_low(i); low.defined())
+  for (OptimizerGroup& group : groups_) {
+    if (group.memory)
+      group.weights_version = group.memory->weights_version;
+    if (auto low = find_state(group.states, kMasterLow); low.defined())
       low.zero_();
   }
 }

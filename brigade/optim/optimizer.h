@@ -48,6 +48,11 @@ struct OptimizerGroup {
   // The parts of parameters (FlatMemory::params) that it has, in the order of
   // memory; padding belongs to none.
   std::vector<RunPart> parts = {};
+
+  // ---- filled in by the optimizer
+
+  std::vector<State> states = {};  // see Optimizer::states()
+  int64_t weights_version = 0;     // FlatMemory's that masters have followed
 };
 
 // Returns the group of all ranks that have a part of a parameter, by tensor
@@ -64,11 +69,10 @@ void check_has_rate(
 // One group at one step.
 struct StepRange {
   size_t index = 0;  // of the group
+  // The optimizer's own states come before kEma and kMasterLow, and are float32
+  // in step_range().
   const OptimizerGroup& group;
-  // The optimizer's own states come first; they are float32 in step_range().
-  const std::vector<State>& states;
-  torch::Tensor master_low;  // undefined if the weight is float32
-  double lr = 0;             // the rule's rate is in it
+  double lr = 0;  // the rule's rate is in it
   double grad_scale = 1;
   int64_t step = 1;  // counted from 1
   ops::AfterRead after_read = ops::AfterRead::kKeep;
@@ -131,7 +135,7 @@ class Optimizer {
   // The states of one group, flat and as long as its weight, in the order of
   // kept(); a checkpoint reads and writes these in place.
   const std::vector<State>& states(size_t group) const {
-    return states_.at(group);
+    return groups_.at(group).states;
   }
 
   // Sets masters to the weights' values, after weights were loaded.
@@ -232,7 +236,6 @@ class Optimizer {
  private:
   void make_states();
   void follow_memory();
-  torch::Tensor master_low(size_t group) const;
   StepRange range_of(
       size_t group,
       double lr,
@@ -254,9 +257,7 @@ class Optimizer {
 
   std::vector<OptimizerGroup> groups_;
   OptimizerOptions options_;
-  std::vector<std::vector<State>> states_;  // by group
   int64_t steps_ = 0;
-  std::vector<int64_t> weights_versions_;  // by group: FlatMemory's
   // The weights and low halves of masters, while averages are shown.
   std::vector<State> hidden_;
 };

@@ -52,8 +52,8 @@ void ScheduleFreeAdamW::step_range(const StepRange& range) {
   const AdamWOptions& adamw = options().adamw;
   const auto group = static_cast<size_t>(range.group.param_group);
   const double c = averages_[std::min(group, averages_.size() - 1)].share;
-  torch::Tensor z = range.states[0].tensor;
-  torch::Tensor exp_avg_sq = range.states[1].tensor;
+  torch::Tensor z = range.group.states[0].tensor;
+  torch::Tensor exp_avg_sq = range.group.states[1].tensor;
   const double correction =
       1 - std::pow(adamw.beta2, static_cast<double>(range.step));
   change_master(range, [&](torch::Tensor y) {
@@ -74,13 +74,10 @@ void ScheduleFreeAdamW::step_range(const StepRange& range) {
 torch::Tensor ScheduleFreeAdamW::average(
     const torch::Tensor& master,
     const std::vector<State>& states) const {
-  if (steps() == 0)
-    return master.clone();
-  for (const State& state : states) {
-    if (state.name == kZ)
-      return master.lerp(state.tensor, 1 - 1 / options().adamw.beta1);
-  }
-  return master.clone();
+  const torch::Tensor z = find_state(states, kZ);
+  return steps() > 0 && z.defined()
+             ? master.lerp(z, 1 - 1 / options().adamw.beta1)
+             : master.clone();
 }
 
 std::map<std::string, double> ScheduleFreeAdamW::scalars() const {

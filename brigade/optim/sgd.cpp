@@ -20,7 +20,7 @@ void Sgd::step_range(const StepRange& range) {
       master.add_(gradient, -range.lr);
       return;
     }
-    torch::Tensor momentum = range.states[0].tensor;
+    torch::Tensor momentum = range.group.states[0].tensor;
     momentum.mul_(sgd.momentum).add_(gradient);
     if (sgd.nesterov)
       gradient.add_(momentum, sgd.momentum);

@@ -6,11 +6,7 @@
 namespace brigade {
 
 torch::Tensor Param::state(std::string_view state_name) const {
-  const auto found =
-      std::find_if(states.begin(), states.end(), [&](const State& state) {
-        return state.name == state_name;
-      });
-  return found == states.end() ? torch::Tensor() : found->tensor;
+  return find_state(states, state_name);
 }
 
 std::vector<std::vector<size_t>> groups_of(std::span<const Param> params) {

@@ -77,4 +77,14 @@ void copy_state(const State& to, const State& from) {
     torch::Tensor(to.scales).copy_(from.scales);
 }
 
+torch::Tensor find_state(
+    const std::vector<State>& states,
+    std::string_view name) {
+  for (const State& state : states) {
+    if (state.name == name)
+      return state.tensor;
+  }
+  return {};
+}
+
 }  // namespace brigade

@@ -12,6 +12,8 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "brigade/model_spec/shard.h"
 #include "brigade/options/optimizer_states.h"
@@ -53,5 +55,10 @@ void set_values(const State& state, const torch::Tensor& values);
 void zero(const State& state);
 // Copies the bits between two states of one spec.
 void copy_state(const State& to, const State& from);
+
+// The tensor of the state of this name; undefined if there is none.
+torch::Tensor find_state(
+    const std::vector<State>& states,
+    std::string_view name);
 
 }  // namespace brigade
