@@ -20,7 +20,6 @@
 #include "brigade/wrap/sync_batch_norm.h"
 #include "tests/data_parallel/pseudo_random.h"
 #include "tests/support/message_of.h"
-#include "tests/support/optimizer_states.h"
 #include "tests/support/ranks_as_threads.h"
 
 namespace brigade {
@@ -320,7 +319,7 @@ TEST(Join, BrigadesAdamWContinuesFromTheWeightsThatItBrought) {
     optimizer.step(0.0, model.sync().grad_scale(), ops::AfterRead::kZero);
     // A step of 0 writes the master, rounded: its low half is gone.
     EXPECT_EQ(
-        testing::state_of(optimizer, 0, kMasterLow).abs().sum().item<int64_t>(),
+        find_state(optimizer.states(0), kMasterLow).abs().sum().item<int64_t>(),
         0);
   });
 }

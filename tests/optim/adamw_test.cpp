@@ -11,7 +11,6 @@
 
 #include "brigade/base/error.h"
 #include "brigade/ops/split_master.h"
-#include "tests/support/optimizer_states.h"
 
 namespace brigade {
 namespace {
@@ -50,7 +49,7 @@ TEST(AdamW, StepsAsTorchsDoes) {
     Tensor weight = initial.to(dtype).clone();
     Tensor main_grad = torch::zeros({kNumel});
     AdamW optimizer({{"all", weight, main_grad, 0.1}}, {.beta2 = 0.95});
-    const Tensor low = testing::state_of(optimizer, 0, kMasterLow);
+    const Tensor low = find_state(optimizer.states(0), kMasterLow);
     if (low.defined())
       ops::split_master(initial, weight, low);
     for (const Tensor& gradient : gradients) {
@@ -79,20 +78,20 @@ TEST(AdamW, Bf16WeightsMoveByStepsTooSmallForBf16) {
     optimizer.step(1e-4, 1.0, ops::AfterRead::kKeep);
   EXPECT_NEAR(weight[0].item<float>(), 1.0F - 64e-4F, 2e-3F);
   EXPECT_NEAR(
-      ops::join_master(weight, testing::state_of(optimizer, 0, kMasterLow))[0]
+      ops::join_master(weight, find_state(optimizer.states(0), kMasterLow))[0]
           .item<float>(),
       1.0F - 64e-4F,
       1e-5F);
   optimizer.reload_masters();
   EXPECT_TRUE(torch::equal(
-      ops::join_master(weight, testing::state_of(optimizer, 0, kMasterLow)),
+      ops::join_master(weight, find_state(optimizer.states(0), kMasterLow)),
       weight.to(torch::kFloat)));
 }
 
 TEST(AdamW, AFloatWeightIsItsOwnMaster) {
   const Tensor weight = torch::ones({8});
   const AdamW optimizer({{"all", weight, torch::zeros({8}), 0.0}}, {});
-  EXPECT_FALSE(testing::state_of(optimizer, 0, kMasterLow).defined());
+  EXPECT_FALSE(find_state(optimizer.states(0), kMasterLow).defined());
 }
 
 TEST(AdamW, ABf16WeightNeedsTheRestOfItsMaster) {

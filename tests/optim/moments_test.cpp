@@ -12,13 +12,11 @@
 #include "brigade/optim/schedule_free_adamw.h"
 #include "brigade/optim/sgd.h"
 #include "tests/support/message_of.h"
-#include "tests/support/optimizer_states.h"
 
 namespace brigade {
 namespace {
 
 using ::testing::HasSubstr;
-using testing::state_of;
 using torch::Tensor;
 
 constexpr int64_t kMomentNumel = 1024;
@@ -95,7 +93,7 @@ TEST(Moments, DoNotStallInBfloat16) {
   OneParameter flat;
   AdamW optimizer({flat.group()}, {});
   optimizer.keep_moments_in(MomentDtype::kBfloat16);
-  Tensor v = state_of(optimizer, 0, "exp_avg_sq");
+  Tensor v = find_state(optimizer.states(0), "exp_avg_sq");
   EXPECT_EQ(v.scalar_type(), torch::kBFloat16);
   v.fill_(1);
   for (int step = 0; step < 2000; ++step)
@@ -116,7 +114,7 @@ TEST(Moments, AreTheSameInBfloat16ForOneSeedStepAndPlace) {
       flat.set_gradient(step);
       optimizer.step(1e-3);
     }
-    return state_of(optimizer, 0, "exp_avg").clone();
+    return find_state(optimizer.states(0), "exp_avg").clone();
   };
   EXPECT_TRUE(torch::equal(run(1, "a"), run(1, "a")));
   EXPECT_FALSE(torch::equal(run(1, "a"), run(2, "a")));

@@ -15,7 +15,6 @@
 #include "brigade/optim/muon.h"
 #include "brigade/optim/schedule_free_adamw.h"
 #include "brigade/optim/sgd.h"
-#include "tests/support/optimizer_states.h"
 
 namespace brigade {
 namespace {
@@ -173,7 +172,7 @@ TEST(Muon, StepsTheMastersOfBf16Weights) {
   Flat split(6, torch::kBFloat16);
   Muon of_whole = make_muon_of(whole, {3, 2}, options);
   Muon of_split = make_muon_of(split, {3, 2}, options);
-  const Tensor low = testing::state_of(of_split, 0, kMasterLow);
+  const Tensor low = find_state(of_split.states(0), kMasterLow);
   ops::split_master(whole.weight, split.weight, low);
   for (int step = 0; step < 5; ++step) {
     for (auto& [flat, optimizer] :
@@ -234,7 +233,7 @@ TEST(MovingAverage, IsThatOfTheWeightsAfterEachStep) {
     Sgd optimizer({{"all", weight, main_grad}}, {.momentum = 0.9});
     optimizer.keep_average(0.75);
     EXPECT_TRUE(optimizer.averages_weights());
-    const Tensor low = testing::state_of(optimizer, 0, kMasterLow);
+    const Tensor low = find_state(optimizer.states(0), kMasterLow);
     const auto master = [&] {
       return (low.defined() ? ops::join_master(weight, low) : weight)
           .to(torch::kDouble);

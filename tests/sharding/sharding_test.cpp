@@ -13,7 +13,6 @@
 #include "brigade/data_parallel/grad_sync.h"
 #include "brigade/wrap/data_parallel.h"
 #include "tests/data_parallel/pseudo_random.h"
-#include "tests/support/optimizer_states.h"
 #include "tests/support/ranks_as_threads.h"
 
 namespace brigade {
@@ -184,7 +183,7 @@ TEST_P(ShardingTest, EachElementHasOneOwner) {
     for (size_t i = 0; i < params.size(); ++i)
       owned[i] += params[i].owned.numel;
     for (size_t i = 0; i < optimizer.groups().size(); ++i)
-      state_numel += testing::state_of(optimizer, i, "exp_avg").numel();
+      state_numel += find_state(optimizer.states(i), "exp_avg").numel();
     flat_numel = 0;
     for (const FlatSegment& segment : model.sync().segments())
       flat_numel += segment.main_grad.numel();

@@ -14,7 +14,6 @@
 #include "brigade/base/error.h"
 #include "brigade/wrap/data_parallel.h"
 #include "tests/data_parallel/pseudo_random.h"
-#include "tests/support/optimizer_states.h"
 #include "tests/support/ranks_as_threads.h"
 
 namespace brigade {
@@ -155,8 +154,8 @@ TEST(Saving, WeightsLoadedAfterWrappingAreWhatBrigadesAdamWSteps) {
           optimizer.step(0.05, model.sync().grad_scale());
           model.sync().zero_main_grads();
           for (size_t i = 0; i < optimizer.groups().size(); ++i) {
-            testing::state_of(optimizer, i, "exp_avg").zero_();
-            testing::state_of(optimizer, i, "exp_avg_sq").zero_();
+            find_state(optimizer.states(i), "exp_avg").zero_();
+            find_state(optimizer.states(i), "exp_avg_sq").zero_();
           }
           auto handle = net;
           if (loaded_after_wrapping.empty()) {
