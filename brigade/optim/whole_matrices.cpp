@@ -68,7 +68,7 @@ WholeMatrices::WholeMatrices(
     check_is_whole(matrix);
   std::stable_sort(
       matrices_.begin(), matrices_.end(), [](const Matrix& a, const Matrix& b) {
-        return a.parts.front().piece.place < b.parts.front().piece.place;
+        return a.pieces.front().place < b.pieces.front().place;
       });
   choose_owners();
   choose_senders();
@@ -103,23 +103,22 @@ void WholeMatrices::add_pieces(
     const auto [found, is_new] = by_name.emplace(piece.name, matrices_.size());
     if (is_new)
       matrices_.emplace_back();
-    std::vector<Part>& parts = matrices_[found->second].parts;
-    auto part =
-        std::find_if(parts.begin(), parts.end(), [&](const Part& known) {
-          return known.piece == piece;
-        });
-    if (part == parts.end())
-      part = parts.insert(parts.end(), {.piece = piece});
-    part->holders.push_back(rank);
+    std::vector<MatrixPiece>& pieces = matrices_[found->second].pieces;
+    auto known = std::find_if(pieces.begin(), pieces.end(), [&](auto& other) {
+      return fields_of(other) == fields_of(piece);
+    });
+    if (known == pieces.end())
+      known = pieces.insert(pieces.end(), piece);
+    known->holders.push_back(rank);
     if (rank == ranks_->rank())
-      part->mine = index++;
+      known->mine = index++;
   }
 }
 
 void WholeMatrices::check_is_whole(const Matrix& matrix) const {
   int64_t numel = 0;
-  for (const Part& part : matrix.parts)
-    numel += part.piece.numel;
+  for (const MatrixPiece& piece : matrix.pieces)
+    numel += piece.numel;
   if (numel == matrix.numel())
     return;
   throw UsageError(fmt::format(
@@ -149,16 +148,16 @@ void WholeMatrices::choose_owners() {
   }
 }
 
-// The sender of a part is the holder next to the owner: the owner itself if it
-// has the part.
+// The sender of a piece is the holder next to the owner: the owner itself if it
+// has the piece.
 void WholeMatrices::choose_senders() {
   for (Matrix& matrix : matrices_) {
-    for (Part& part : matrix.parts) {
-      part.sender = *std::min_element(
-          part.holders.begin(), part.holders.end(), [&](int a, int b) {
+    for (MatrixPiece& piece : matrix.pieces) {
+      piece.sender = *std::min_element(
+          piece.holders.begin(), piece.holders.end(), [&](int a, int b) {
             return std::abs(a - matrix.owner) < std::abs(b - matrix.owner);
           });
-      has_pieces_elsewhere_ |= part.sender != matrix.owner;
+      has_pieces_elsewhere_ |= piece.sender != matrix.owner;
     }
   }
 }
@@ -189,15 +188,14 @@ WholeMatrices::Traffic WholeMatrices::send_to_owners(
   for (const size_t i : round) {
     const Matrix& matrix = matrices_[i];
     const auto owner = static_cast<size_t>(matrix.owner);
-    for (const Part& part : matrix.parts) {
-      const int64_t numel = part.piece.numel;
-      if (part.sender == me) {
+    for (const MatrixPiece& piece : matrix.pieces) {
+      if (piece.sender == me) {
         traffic.to[owner].push_back(
-            piece_of(static_cast<size_t>(part.mine)).to(options_.wire));
-        traffic.splits.input[owner] += numel;
+            piece_of(static_cast<size_t>(piece.mine)).to(options_.wire));
+        traffic.splits.input[owner] += piece.numel;
       }
       if (matrix.owner == me)
-        traffic.splits.output[static_cast<size_t>(part.sender)] += numel;
+        traffic.splits.output[static_cast<size_t>(piece.sender)] += piece.numel;
     }
   }
   launch(traffic);
@@ -243,16 +241,15 @@ std::vector<torch::Tensor> WholeMatrices::put_together(
         arrived.output.options().dtype(torch::kFloat));
     // Puts shards together one by one: their ranges need not be neighbours.
     std::vector<std::pair<Slice, torch::Tensor>> shards;
-    for (const auto& [piece, holders, sender, mine] : matrix.parts) {
-      auto shard = std::find_if(
-          shards.begin(), shards.end(), [&slice = piece.slice](auto& known) {
-            return known.first == slice;
-          });
+    for (const MatrixPiece& piece : matrix.pieces) {
+      auto shard = std::find_if(shards.begin(), shards.end(), [&](auto& known) {
+        return known.first == piece.slice;
+      });
       if (shard == shards.end())
         shard = shards.insert(
             shards.end(),
             {piece.slice, torch::empty(shape_of(piece), whole.options())});
-      int64_t& from = at[static_cast<size_t>(sender)];
+      int64_t& from = at[static_cast<size_t>(piece.sender)];
       shard->second.view({-1})
           .narrow(0, piece.begin, piece.numel)
           .copy_(arrived.output.narrow(0, from, piece.numel));
@@ -276,19 +273,18 @@ WholeMatrices::Traffic WholeMatrices::send_back(
     const bool is_mine = matrix.owner == me;
     const torch::Tensor whole =
         is_mine ? results[next++].to(options_.wire) : torch::Tensor();
-    for (const Part& part : matrix.parts) {
+    for (const MatrixPiece& piece : matrix.pieces) {
       torch::Tensor values;
-      const MatrixPiece& piece = part.piece;
       if (is_mine)
         values = take_slice(whole, piece.slice)
                      .reshape({-1})
                      .narrow(0, piece.begin, piece.numel);
-      for (size_t h = 0; is_mine && h < part.holders.size(); ++h) {
-        const auto holder = static_cast<size_t>(part.holders[h]);
+      for (size_t h = 0; is_mine && h < piece.holders.size(); ++h) {
+        const auto holder = static_cast<size_t>(piece.holders[h]);
         traffic.to[holder].push_back(values);
         traffic.splits.input[holder] += piece.numel;
       }
-      if (part.mine >= 0)
+      if (piece.mine >= 0)
         traffic.splits.output[static_cast<size_t>(matrix.owner)] += piece.numel;
     }
   }
@@ -305,12 +301,12 @@ void WholeMatrices::take_back() {
   for (const size_t i : rounds_[back_round_]) {
     const Matrix& matrix = matrices_[i];
     int64_t& from = at[static_cast<size_t>(matrix.owner)];
-    for (const Part& part : matrix.parts) {
-      if (part.mine < 0)
+    for (const MatrixPiece& piece : matrix.pieces) {
+      if (piece.mine < 0)
         continue;
-      pieces_[static_cast<size_t>(part.mine)].copy_(
-          arrived.output.narrow(0, from, part.piece.numel));
-      from += part.piece.numel;
+      pieces_[static_cast<size_t>(piece.mine)].copy_(
+          arrived.output.narrow(0, from, piece.numel));
+      from += piece.numel;
     }
   }
 }
@@ -362,7 +358,7 @@ void WholeMatrices::finish() {
 std::vector<int> WholeMatrices::places_of(const Round& round) const {
   std::vector<int> places;
   for (const size_t i : round)
-    places.push_back(matrices_[i].parts.front().piece.place);
+    places.push_back(matrices_[i].pieces.front().place);
   return places;
 }
 
@@ -371,10 +367,10 @@ bool WholeMatrices::is_of_last(size_t piece) const {
          std::any_of(
              rounds_.back().begin(), rounds_.back().end(), [&](size_t i) {
                return std::any_of(
-                   matrices_[i].parts.begin(),
-                   matrices_[i].parts.end(),
-                   [&](const Part& part) {
-                     return part.mine == static_cast<int>(piece);
+                   matrices_[i].pieces.begin(),
+                   matrices_[i].pieces.end(),
+                   [&](const MatrixPiece& each) {
+                     return each.mine == static_cast<int>(piece);
                    });
              });
 }

@@ -44,7 +44,12 @@ struct MatrixPiece {
   Slice slice;  // this rank's shard of it
   int64_t begin = 0;
   int64_t numel = 0;
-  bool operator==(const MatrixPiece&) const = default;
+
+  // ---- filled in by WholeMatrices
+
+  std::vector<int> holders = {};  // the ranks that have it
+  int sender = 0;                 // the one that sends it to the owner
+  int mine = -1;  // its index among this rank's; -1: it has none of it
 };
 
 inline constexpr int64_t kRoundNumel = int64_t{1} << 22;
@@ -123,19 +128,12 @@ class WholeMatrices {
   const std::vector<double>& costs() const { return costs_; }
 
  private:
-  // A piece, and who has it.
-  struct Part {
-    MatrixPiece piece;
-    std::vector<int> holders;
-    int sender = 0;
-    int mine = -1;  // its index among this rank's; -1: it has none of it
-  };
   struct Matrix {
-    std::vector<Part> parts;
+    std::vector<MatrixPiece> pieces;
     int owner = 0;
-    const std::string& name() const { return parts.front().piece.name; }
-    int64_t rows() const { return parts.front().piece.rows; }
-    int64_t columns() const { return parts.front().piece.columns; }
+    const std::string& name() const { return pieces.front().name; }
+    int64_t rows() const { return pieces.front().rows; }
+    int64_t columns() const { return pieces.front().columns; }
     int64_t numel() const { return rows() * columns(); }
   };
   // Matrices that travel together, in an order that all ranks share.
@@ -158,7 +156,7 @@ class WholeMatrices {
   void choose_owners();
   void choose_senders();
   void make_rounds();
-  // Launches sending this rank's parts of a round's matrices to the owners.
+  // Launches sending this rank's pieces of a round's matrices to the owners.
   Traffic send_to_owners(const Round& round, const PieceOf& piece_of) const;
   PieceOf given() const {
     return [this](size_t piece) { return pieces_[piece]; };
@@ -170,7 +168,7 @@ class WholeMatrices {
   std::vector<torch::Tensor> put_together(
       const Round& round,
       const Traffic& arrived) const;
-  // Launches sending the results of put_together()'s matrices to the parts'
+  // Launches sending the results of put_together()'s matrices to the pieces'
   // holders.
   Traffic send_back(
       const Round& round,
