@@ -43,6 +43,11 @@ MatrixPiece piece_of(const Param& param, const RunPart& part, int place) {
       .numel = part.numel};
 }
 
+// The piece in a tensor as long as its group.
+torch::Tensor in_group(const RunPart& piece, const torch::Tensor& flat) {
+  return flat.narrow(0, piece.offset, piece.numel);
+}
+
 // The number of elements that are read and written several times while they are
 // in the CPU's cache; on other devices all of them.
 int64_t cached_numel(const torch::Tensor& memory) {
@@ -101,7 +106,8 @@ Muon::Muon(
       const Param& param = params[static_cast<size_t>(part.param)];
       const size_t set = index_of(param);
       pieces[set].push_back(piece_of(param, part, place_of(part.param)));
-      sets_[set].pieces.push_back({.group = g, .part = i});
+      sets_[set].pieces.push_back(part);
+      sets_[set].pieces.back().run = g;
     }
   }
   const NewtonSchulzOptions& newton_schulz = options.muon.newton_schulz;
@@ -117,12 +123,6 @@ Muon::Muon(
   for (size_t i = 0; i < ranks.size(); ++i)
     sets_[i].matrices =
         std::make_unique<WholeMatrices>(ranks[i], pieces[i], whole);
-}
-
-torch::Tensor Muon::in_group(const Piece& piece, const torch::Tensor& flat)
-    const {
-  const RunPart& part = groups()[piece.group].parts[piece.part];
-  return flat.narrow(0, part.offset, part.numel);
 }
 
 torch::Tensor Muon::update_of(const StepRange& range, bool is_sent) const {
@@ -215,53 +215,40 @@ void Muon::gradients_are_reduced(size_t run) {
         run_of(group.parts.front().param) == run)
       keep_ahead(g, expected_update(g));
   }
-  for (Set& set : sets_) {
-    if (set.matrices->has_pieces_elsewhere())
-      set.send_final([&](int place) {
-        const int param = param_of(place);
-        return !is_late(param) && run_of(param) <= run;
-      });
-  }
-}
-
-void Muon::keep_ahead(size_t group, const torch::Tensor& update) {
-  for (Set& set : sets_) {
-    for (Piece& piece : set.pieces) {
-      if (piece.group == group)
-        piece.ahead = in_group(piece, update);
+  const auto is_final = [&](int place) {
+    const int param = param_of(place);
+    return !is_late(param) && run_of(param) <= run;
+  };
+  // The same rounds on all ranks.
+  for (const Set& set : sets_) {
+    WholeMatrices& matrices = *set.matrices;
+    while (matrices.has_pieces_elsewhere() && !matrices.are_all_ahead()) {
+      const std::vector<int> places = matrices.places_of_next_ahead();
+      if (!std::all_of(places.begin(), places.end(), is_final))
+        break;
+      matrices.send_ahead();
     }
   }
 }
 
-void Muon::Set::send_final(const std::function<bool(int place)>& is_final) {
-  while (!matrices->are_all_ahead()) {
-    const std::vector<int> places = matrices->places_of_next_ahead();
-    if (!std::all_of(places.begin(), places.end(), is_final))
-      return;
-    matrices->send_ahead([&](size_t piece) {
-      pieces[piece].is_sent = true;
-      return std::exchange(pieces[piece].ahead, {});
-    });
-  }
-}
-
-void Muon::Set::send_rest(const WholeMatrices::PieceOf& piece_of) {
-  while (!matrices->are_all_ahead())
-    matrices->send_ahead(piece_of);
-  for (Piece& piece : pieces) {
-    piece.ahead.reset();
-    piece.is_sent = false;
+void Muon::keep_ahead(size_t group, const torch::Tensor& update) {
+  for (const Set& set : sets_) {
+    for (size_t i = 0; i < set.pieces.size(); ++i) {
+      if (set.pieces[i].run == group)
+        set.matrices->set(i, in_group(set.pieces[i], update));
+    }
   }
 }
 
 void Muon::drop_ahead() {
-  for (Set& set : sets_) {
+  for (const Set& set : sets_) {
     if (!set.matrices->has_pieces_elsewhere())
       continue;
-    set.send_rest([&](size_t index) {
-      const Piece& piece = set.pieces[index];
-      return in_group(piece, groups()[piece.group].main_grad);
-    });
+    for (size_t i = 0; i < set.pieces.size(); ++i) {
+      const RunPart& piece = set.pieces[i];
+      set.matrices->set(i, in_group(piece, groups()[piece.run].main_grad));
+    }
+    set.matrices->send_rest();
     set.matrices->drop();
   }
 }
@@ -269,9 +256,9 @@ void Muon::drop_ahead() {
 std::vector<bool> Muon::groups_sent() const {
   std::vector<bool> result(groups().size(), true);
   for (const Set& set : sets_) {
-    for (const Piece& piece : set.pieces) {
-      if (!piece.is_sent)
-        result[piece.group] = false;
+    for (size_t i = 0; i < set.pieces.size(); ++i) {
+      if (!set.matrices->is_sent(i))
+        result[set.pieces[i].run] = false;
     }
   }
   return result;
@@ -304,16 +291,15 @@ LateStep Muon::step_ranges(
   }
   std::vector<bool> are_unfinished(ranges.size());
   for (Set& set : sets_) {
-    std::vector<torch::Tensor> pieces;
     for (size_t i = 0; i < set.pieces.size(); ++i) {
-      const Piece& piece = set.pieces[i];
-      pieces.push_back(in_group(piece, updates[piece.group]));
+      const RunPart& piece = set.pieces[i];
+      set.matrices->set(i, in_group(piece, updates[piece.run]));
       if (set.matrices->is_of_last(i))
-        are_unfinished[piece.group] = true;
+        are_unfinished[piece.run] = true;
     }
     if (is_ahead && set.matrices->has_pieces_elsewhere())
-      set.send_rest([&](size_t piece) { return pieces[piece]; });
-    set.matrices->begin(std::move(pieces));
+      set.matrices->send_rest();
+    set.matrices->begin();
   }
   // These are stepped while the first pieces are under way.
   for (const StepRange& range : ranges) {

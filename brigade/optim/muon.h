@@ -18,7 +18,6 @@
 // bit.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <span>
 #include <utility>
@@ -84,16 +83,8 @@ class Muon final : public Optimizer {
   }
   // The result that update_of() will have if the scale is the expected one.
   torch::Tensor expected_update(size_t group) const;
-  // This rank's piece of a matrix, which is a part of a group.
-  struct Piece {
-    size_t group = 0;
-    size_t part = 0;
-    torch::Tensor ahead;   // in the wire's dtype: it is final, and not yet sent
-    bool is_sent = false;  // of the next step
-  };
-  // The piece in a tensor as long as its group.
-  torch::Tensor in_group(const Piece& piece, const torch::Tensor& flat) const;
-  // Keeps the updates of a group's pieces until they are sent.
+  // Keeps the updates of a group's pieces, in the wire's dtype, until they are
+  // sent.
   void keep_ahead(size_t group, const torch::Tensor& update);
   // By group: whether all its pieces were sent.
   std::vector<bool> groups_sent() const;
@@ -107,12 +98,7 @@ class Muon final : public Optimizer {
   // The matrices of one group of ranks, and this rank's pieces of them.
   struct Set {
     std::unique_ptr<WholeMatrices> matrices;
-    std::vector<Piece> pieces;
-    // Sends the rounds whose matrices are final to their owners; the same ones
-    // on all ranks.
-    void send_final(const std::function<bool(int place)>& is_final);
-    // Sends the other rounds too.
-    void send_rest(const WholeMatrices::PieceOf& piece_of);
+    std::vector<RunPart> pieces;  // their run is the optimizer's group
   };
   std::vector<Set> sets_;
   std::span<const Param> params_;

@@ -56,6 +56,7 @@ WholeMatrices::WholeMatrices(
     WholeMatricesOptions options)
     : ranks_(std::move(ranks)),
       options_(std::move(options)),
+      mine_(mine.size()),
       costs_(static_cast<size_t>(ranks_->size()), 0) {
   json text = json::array();
   for (const MatrixPiece& piece : mine)
@@ -177,12 +178,15 @@ void WholeMatrices::make_rounds() {
     if (rounds_.size() <= round[owner])
       rounds_.resize(round[owner] + 1);
     rounds_[round[owner]].push_back(i);
+    for (MatrixPiece& piece : matrices_[i].pieces) {
+      piece.round = round[owner];
+      if (piece.mine >= 0)
+        mine_[static_cast<size_t>(piece.mine)] = &piece;
+    }
   }
 }
 
-WholeMatrices::Traffic WholeMatrices::send_to_owners(
-    const Round& round,
-    const PieceOf& piece_of) const {
+WholeMatrices::Traffic WholeMatrices::send_to_owners(const Round& round) const {
   const int me = ranks_->rank();
   Traffic traffic = make_traffic();
   for (const size_t i : round) {
@@ -190,8 +194,7 @@ WholeMatrices::Traffic WholeMatrices::send_to_owners(
     const auto owner = static_cast<size_t>(matrix.owner);
     for (const MatrixPiece& piece : matrix.pieces) {
       if (piece.sender == me) {
-        traffic.to[owner].push_back(
-            piece_of(static_cast<size_t>(piece.mine)).to(options_.wire));
+        traffic.to[owner].push_back(piece.values.to(options_.wire));
         traffic.splits.input[owner] += piece.numel;
       }
       if (matrix.owner == me)
@@ -292,29 +295,40 @@ WholeMatrices::Traffic WholeMatrices::send_back(
   return traffic;
 }
 
-void WholeMatrices::take_back() {
+void WholeMatrices::finish() {
+  const torch::NoGradGuard no_grad;
   if (!back_.work)
     return;
   const Traffic arrived = std::exchange(back_, {});
   arrived.work->wait();
   std::vector<int64_t> at = begins_of(arrived.splits.output);
   for (const size_t i : rounds_[back_round_]) {
-    const Matrix& matrix = matrices_[i];
+    Matrix& matrix = matrices_[i];
     int64_t& from = at[static_cast<size_t>(matrix.owner)];
-    for (const MatrixPiece& piece : matrix.pieces) {
+    for (MatrixPiece& piece : matrix.pieces) {
       if (piece.mine < 0)
         continue;
-      pieces_[static_cast<size_t>(piece.mine)].copy_(
-          arrived.output.narrow(0, from, piece.numel));
+      piece.values.copy_(arrived.output.narrow(0, from, piece.numel));
+      piece.values.reset();
       from += piece.numel;
     }
   }
 }
 
-void WholeMatrices::send_ahead(const PieceOf& piece_of) {
+void WholeMatrices::send_ahead() {
   const torch::NoGradGuard no_grad;
   --unsent_;
-  coming_[unsent_] = send_to_owners(rounds_[unsent_], piece_of);
+  coming_[unsent_] = send_to_owners(rounds_[unsent_]);
+  for (MatrixPiece* piece : mine_) {
+    if (piece->round == unsent_)
+      piece->values.reset();
+  }
+}
+
+void WholeMatrices::send_rest() {
+  const torch::NoGradGuard no_grad;
+  for (; unsent_ > 0; --unsent_)
+    coming_[unsent_ - 1] = send_to_owners(rounds_[unsent_ - 1]);
 }
 
 void WholeMatrices::drop() {
@@ -325,11 +339,10 @@ void WholeMatrices::drop() {
   unsent_ = rounds_.size();
 }
 
-void WholeMatrices::begin(std::vector<torch::Tensor> pieces) {
+void WholeMatrices::begin() {
   const torch::NoGradGuard no_grad;
-  pieces_ = std::move(pieces);
   if (!rounds_.empty() && !coming_.front().work)
-    coming_.front() = send_to_owners(rounds_.front(), given());
+    coming_.front() = send_to_owners(rounds_.front());
 }
 
 void WholeMatrices::finish_but_last(const Compute& compute) {
@@ -339,20 +352,14 @@ void WholeMatrices::finish_but_last(const Compute& compute) {
     std::vector<torch::Tensor> wholes = put_together(rounds_[i], coming_[i]);
     coming_[i] = {};
     if (i + 1 < rounds_.size() && !coming_[i + 1].work)
-      coming_[i + 1] = send_to_owners(rounds_[i + 1], given());
+      coming_[i + 1] = send_to_owners(rounds_[i + 1]);
     for (torch::Tensor& whole : wholes)
       whole = compute(whole);
-    take_back();
+    finish();  // the previous round
     back_ = send_back(rounds_[i], wholes);
     back_round_ = i;
   }
   unsent_ = rounds_.size();
-}
-
-void WholeMatrices::finish() {
-  const torch::NoGradGuard no_grad;
-  take_back();
-  pieces_.clear();
 }
 
 std::vector<int> WholeMatrices::places_of(const Round& round) const {
@@ -360,19 +367,6 @@ std::vector<int> WholeMatrices::places_of(const Round& round) const {
   for (const size_t i : round)
     places.push_back(matrices_[i].pieces.front().place);
   return places;
-}
-
-bool WholeMatrices::is_of_last(size_t piece) const {
-  return !rounds_.empty() &&
-         std::any_of(
-             rounds_.back().begin(), rounds_.back().end(), [&](size_t i) {
-               return std::any_of(
-                   matrices_[i].pieces.begin(),
-                   matrices_[i].pieces.end(),
-                   [&](const MatrixPiece& each) {
-                     return each.mine == static_cast<int>(piece);
-                   });
-             });
 }
 
 }  // namespace brigade

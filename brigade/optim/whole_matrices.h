@@ -50,6 +50,8 @@ struct MatrixPiece {
   std::vector<int> holders = {};  // the ranks that have it
   int sender = 0;                 // the one that sends it to the owner
   int mine = -1;  // its index among this rank's; -1: it has none of it
+  size_t round = 0;
+  torch::Tensor values = {};  // see WholeMatrices::set()
 };
 
 inline constexpr int64_t kRoundNumel = int64_t{1} << 22;
@@ -82,42 +84,54 @@ class WholeMatrices {
   // Collective. pieces: for each piece of the constructor its values, flat
   // float32; read, and overwritten by its part of the result. `compute` maps
   // the whole [rows, columns] float32 matrix to one of the same shape.
-  void apply(std::vector<torch::Tensor> pieces, const Compute& compute) {
-    begin(std::move(pieces));
+  void apply(const std::vector<torch::Tensor>& pieces, const Compute& compute) {
+    for (size_t i = 0; i < pieces.size(); ++i)
+      set(i, pieces[i]);
+    begin();
     finish_but_last(compute);
     finish();
   }
 
-  // ---- apply() in parts, each collective, in this order
+  // ---- apply() in parts, each collective but set(), in this order
 
-  // A piece of this rank, flat, by its index.
-  using PieceOf = std::function<torch::Tensor(size_t piece)>;
+  // Sets the values of a piece of this rank, by its index. send_ahead() lets go
+  // of them; otherwise they are kept until the result is in them.
+  void set(size_t piece, torch::Tensor values) {
+    mine_[piece]->values = std::move(values);
+  }
   // MatrixPiece::place of the matrices that send_ahead() would send; the same
   // on all ranks.
   std::vector<int> places_of_next_ahead() const {
     return places_of(rounds_[unsent_ - 1]);
   }
   bool are_all_ahead() const { return unsent_ == 0; }
-  // Sends the last round that was not sent yet. If one rank sends ahead, all
-  // have to send all rounds so, each when it can, before begin() or drop().
-  void send_ahead(const PieceOf& piece_of);
+  // Sends the last round that was not sent yet, whose values must be set. If
+  // one rank sends ahead, all have to send all rounds so, each when it can,
+  // before begin() or drop().
+  void send_ahead();
+  // Sends all rounds that were not sent yet; their values stay.
+  void send_rest();
+  // Whether the round of this piece of this rank was sent ahead.
+  bool is_sent(size_t piece) const { return mine_[piece]->round >= unsent_; }
   // Drops what was sent ahead; the next call begins from the start.
   void drop();
 
-  // Takes the pieces as apply() does; those sent ahead must have the same
-  // values.
-  void begin(std::vector<torch::Tensor> pieces);
+  // Precondition: all values are set again, as apply() sets them; those that
+  // were sent ahead are not read, only overwritten.
+  void begin();
   // Computes all rounds; puts all results but the last round's into the pieces.
   void finish_but_last(const Compute& compute);
-  // Puts the last round's results into the pieces. Not collective: it only
-  // waits. A second call does nothing.
+  // Puts the results that are under way, which are the last round's, into the
+  // pieces. Not collective: it only waits. A second call does nothing.
   void finish();
   // MatrixPiece::place of the last round's matrices, the same on all ranks.
   std::vector<int> places_of_last() const {
     return rounds_.empty() ? std::vector<int>() : places_of(rounds_.back());
   }
   // Whether this piece of this rank belongs to the last round.
-  bool is_of_last(size_t piece) const;
+  bool is_of_last(size_t piece) const {
+    return mine_[piece]->round + 1 == rounds_.size();
+  }
 
   int ranks() const { return ranks_->size(); }
   // Whether some owner lacks a piece that another rank has; if none does, there
@@ -157,10 +171,7 @@ class WholeMatrices {
   void choose_senders();
   void make_rounds();
   // Launches sending this rank's pieces of a round's matrices to the owners.
-  Traffic send_to_owners(const Round& round, const PieceOf& piece_of) const;
-  PieceOf given() const {
-    return [this](size_t piece) { return pieces_[piece]; };
-  }
+  Traffic send_to_owners(const Round& round) const;
   // Makes an empty exchange; launch() starts it.
   Traffic make_traffic() const;
   void launch(Traffic& traffic) const;
@@ -174,21 +185,19 @@ class WholeMatrices {
       const Round& round,
       const std::vector<torch::Tensor>& results) const;
   std::vector<int> places_of(const Round& round) const;
-  // Copies the results of the last send_back() into the pieces.
-  void take_back();
 
   CommunicatorPtr ranks_;
   WholeMatricesOptions options_;
   std::vector<Matrix> matrices_;
+  std::vector<MatrixPiece*> mine_;  // of matrices_, in the caller's order
   std::vector<Round> rounds_;
   std::vector<double> costs_;
   bool has_pieces_elsewhere_ = false;
 
   // ---- what is under way
-  std::vector<Traffic> coming_;        // by round, on its way to the owners
-  size_t unsent_ = 0;                  // rounds before it were not sent ahead
-  std::vector<torch::Tensor> pieces_;  // of begin(), until finish()
-  Traffic back_;                       // without a work: none
+  std::vector<Traffic> coming_;  // by round, on its way to the owners
+  size_t unsent_ = 0;            // rounds before it were not sent ahead
+  Traffic back_;                 // without a work: none
   size_t back_round_ = 0;
 };
 

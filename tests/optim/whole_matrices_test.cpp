@@ -138,9 +138,11 @@ TEST(WholeMatrices, PiecesSentAheadAreComputed) {
     WholeMatrices matrices(
         ranks, held.pieces, {.cost = flops, .round_numel = 1});
     const auto send_all = [&](double factor) {
-      while (!matrices.are_all_ahead())
-        matrices.send_ahead(
-            [&](size_t piece) { return held.values[piece] * factor; });
+      for (size_t i = 0; i < held.values.size(); ++i)
+        matrices.set(i, held.values[i] * factor);
+      matrices.send_ahead();
+      matrices.send_rest();
+      EXPECT_TRUE(matrices.are_all_ahead());
     };
     send_all(7);
     matrices.drop();
@@ -149,7 +151,9 @@ TEST(WholeMatrices, PiecesSentAheadAreComputed) {
     std::vector<torch::Tensor> values;
     for (const torch::Tensor& piece : held.values)
       values.push_back(torch::zeros_like(piece));
-    matrices.begin(values);
+    for (size_t i = 0; i < values.size(); ++i)
+      matrices.set(i, values[i]);
+    matrices.begin();
     matrices.finish_but_last(computed);
     for (size_t i = 0; i < values.size(); ++i) {
       EXPECT_EQ(
