@@ -179,6 +179,7 @@ std::vector<StateSpec> Optimizer::kept(StepUnit unit, torch::ScalarType weight)
 }
 
 void Optimizer::follow_memory() {
+  const FlatMemory* asked = nullptr;  // whose before_step ran last
   for (OptimizerGroup& group : groups_) {
     if (!group.memory)
       continue;
@@ -191,8 +192,9 @@ void Optimizer::follow_memory() {
           "at the earliest",
           group.name));
     }
-    if (group.memory->before_step)
+    if (group.memory->before_step && group.memory.get() != asked)
       group.memory->before_step();
+    asked = group.memory.get();
     if (group.memory->weights_version == group.weights_version)
       continue;
     group.weights_version = group.memory->weights_version;
