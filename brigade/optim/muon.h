@@ -92,7 +92,7 @@ class Muon final : public Optimizer {
   void drop_ahead();
   // Steps the groups whose last updates were under way.
   void finish_step();
-  // The parameters that finish_step() still steps.
+  // The parameters that finish_step() still steps; none if it waits for nobody.
   std::vector<int> late_params() const;
 
   // The matrices of one group of ranks, and this rank's pieces of them.

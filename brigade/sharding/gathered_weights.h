@@ -29,9 +29,10 @@ namespace brigade {
 // What an optimizer's step leaves to be done.
 struct LateStep {
   // The parameters that `finish` still steps, by index; this rank owns some of
-  // them, all or none. The same ones on all ranks.
+  // them, all or none. The same ones on all ranks; empty: `finish` waits for
+  // nobody, and is called at once.
   std::vector<int> params = {};
-  std::function<void()> finish = {};  // waits for other ranks; empty: nothing
+  std::function<void()> finish = {};  // empty: nothing is left
 };
 
 class GatheredWeights {
