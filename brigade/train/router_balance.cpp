@@ -29,10 +29,12 @@ bool is_moved_bias(const ParameterRow& row) {
 }  // namespace
 
 bool asks_for_choices(const TrainConfig& config) {
-  const auto rows = list_parameters(description_of(config));
+  const auto has_moved_bias = [&] {
+    const auto rows = list_parameters(description_of(config));
+    return std::any_of(rows.begin(), rows.end(), is_moved_bias);
+  };
   return is_balanced_over_batch(config) ||
-         (config.training.router_bias_rate > 0 &&
-          std::any_of(rows.begin(), rows.end(), is_moved_bias));
+         (config.training.router_bias_rate > 0 && has_moved_bias());
 }
 
 torch::Tensor bias_update(const std::vector<int64_t>& choices, double rate) {

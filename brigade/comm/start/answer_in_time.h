@@ -15,7 +15,8 @@ namespace brigade {
 // The answer of `request`, which runs on a thread of its own: c10d waits
 // without end for the answers to some requests. Returns std::nullopt if it does
 // not come in time; the waiting thread is left behind. Throws what `request`
-// throws.
+// throws. Where no thread can be started it runs on the caller's, without the
+// limit.
 template <typename Answer>
 std::optional<Answer> answer_in_time(
     std::function<Answer()> request,
