@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <tuple>
 
 #include "brigade/base/error.h"
 
@@ -87,32 +86,6 @@ ExposurePrediction predict_exposure(
   }
   prediction.exposed_ns = std::max(0.0, prediction.end_ns - timeline.end_ns);
   return prediction;
-}
-
-std::vector<CapacityPrediction> predict_capacities(
-    std::span<const BucketParam> params,
-    std::span<const int> order,
-    BucketPlanOptions options,
-    std::span<const int64_t> capacities_bytes,
-    const BackwardTimeline& timeline,
-    const AllReduceCost& cost) {
-  std::vector<CapacityPrediction> predictions;
-  for (const int64_t capacity : capacities_bytes) {
-    options.capacity_bytes = capacity;
-    const BucketPlan plan = plan_buckets(params, order, options);
-    predictions.push_back(
-        {capacity,
-         static_cast<int>(plan.buckets.size()),
-         predict_exposure(plan, timeline, cost)});
-  }
-  std::sort(
-      predictions.begin(),
-      predictions.end(),
-      [](const CapacityPrediction& a, const CapacityPrediction& b) {
-        return std::tuple(a.exposure.exposed_ns, -a.capacity_bytes) <
-               std::tuple(b.exposure.exposed_ns, -b.capacity_bytes);
-      });
-  return predictions;
 }
 
 }  // namespace brigade

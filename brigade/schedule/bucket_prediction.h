@@ -52,20 +52,4 @@ ExposurePrediction predict_exposure(
     const BackwardTimeline& timeline,
     const AllReduceCost& cost);
 
-struct CapacityPrediction {
-  int64_t capacity_bytes = 0;
-  int buckets = 0;
-  ExposurePrediction exposure;
-};
-
-// Plans with each capacity, the rest of `options` as given, and sorts by
-// exposed time; the larger capacity first among equals.
-std::vector<CapacityPrediction> predict_capacities(
-    std::span<const BucketParam> params,
-    std::span<const int> order,
-    BucketPlanOptions options,
-    std::span<const int64_t> capacities_bytes,
-    const BackwardTimeline& timeline,
-    const AllReduceCost& cost);
-
 }  // namespace brigade

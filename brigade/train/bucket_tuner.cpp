@@ -53,6 +53,12 @@ struct StageProfile {
   std::vector<double> backward_ns;            // one per step
 };
 
+BucketPlan plan_of(const StageProfile& profile, int64_t capacity_bytes) {
+  BucketPlanOptions options = profile.plan;
+  options.capacity_bytes = capacity_bytes;
+  return plan_buckets(profile.params, profile.order, options);
+}
+
 class Tuner {
  public:
   Tuner(
@@ -187,11 +193,8 @@ std::vector<int64_t> Tuner::distinct(
   std::vector<std::vector<BucketPlan>> plans;
   for (const int64_t capacity : capacities) {
     std::vector<BucketPlan> of_stages;
-    for (const StageProfile& profile : profiles_) {
-      BucketPlanOptions options = profile.plan;
-      options.capacity_bytes = capacity;
-      of_stages.push_back(plan_buckets(profile.params, profile.order, options));
-    }
+    for (const StageProfile& profile : profiles_)
+      of_stages.push_back(plan_of(profile, capacity));
     plans.push_back(std::move(of_stages));
   }
   std::vector<double> differ;
@@ -241,18 +244,11 @@ void Tuner::predict() {
   std::vector<double> exposed_ns(capacities.size(), 0);
   std::vector<double> buckets(capacities.size(), 0);
   for (size_t s = 0; s < profiles_.size(); ++s) {
-    const StageProfile& profile = profiles_[s];
     for (size_t c = 0; c < capacities.size(); ++c) {
-      const CapacityPrediction prediction = predict_capacities(
-                                                profile.params,
-                                                profile.order,
-                                                profile.plan,
-                                                std::span(&capacities[c], 1),
-                                                timelines[s],
-                                                tuning_.cost)
-                                                .front();
-      exposed_ns[c] += prediction.exposure.exposed_ns;
-      buckets[c] += prediction.buckets;
+      const BucketPlan plan = plan_of(profiles_[s], capacities[c]);
+      exposed_ns[c] +=
+          predict_exposure(plan, timelines[s], tuning_.cost).exposed_ns;
+      buckets[c] += static_cast<double>(plan.buckets.size());
     }
   }
   exposed_ns = combine(exposed_ns, world, ReduceOp::kMax);

@@ -100,31 +100,16 @@ TEST(BucketPredictionTest, CommunicationThatEndsInTimeIsNotExposed) {
 }
 
 TEST(BucketPredictionTest, LatencyFavoursLargeBucketsBandwidthSmallOnes) {
-  const auto params = equal_params(8);
-  const auto order = initial_order(BucketOrder::kReverse, 8);
-  const std::vector<int64_t> capacities{256, 1024, 2048};
-  const BucketPlanOptions options{.first_bucket_bytes = 256};
-  const auto best = [&](const BackwardTimeline& timeline, AllReduceCost cost) {
-    return predict_capacities(
-               params, order, options, capacities, timeline, cost)
-        .front()
-        .capacity_bytes;
-  };
-  EXPECT_EQ(best(evenly(8, 10), {1000, 0}), 2048);
-  EXPECT_EQ(best(evenly(8, 1000), {0, 1}), 256);
-}
-
-TEST(BucketPredictionTest, AmongEqualsTheLargerCapacityComesFirst) {
-  const auto predictions = predict_capacities(
-      equal_params(4),
-      initial_order(BucketOrder::kReverse, 4),
-      {},
-      std::vector<int64_t>{256, 4096, 512},
-      {std::vector<double>(4, 0.0), 1e9},
-      {1, 0});
-  ASSERT_EQ(predictions.size(), 3U);
-  EXPECT_EQ(predictions[0].capacity_bytes, 4096);
-  EXPECT_EQ(predictions[2].capacity_bytes, 256);
+  const auto exposed_ns =
+      [](int64_t capacity, double each, AllReduceCost cost) {
+        const auto plan = plan_buckets(
+            equal_params(8),
+            initial_order(BucketOrder::kReverse, 8),
+            {.capacity_bytes = capacity, .first_bucket_bytes = 256});
+        return predict_exposure(plan, evenly(8, each), cost).exposed_ns;
+      };
+  EXPECT_LT(exposed_ns(2048, 10, {1000, 0}), exposed_ns(256, 10, {1000, 0}));
+  EXPECT_LT(exposed_ns(256, 1000, {0, 1}), exposed_ns(2048, 1000, {0, 1}));
 }
 
 TEST(BucketPredictionTest, ATimelineWithoutAParameterIsRefused) {
