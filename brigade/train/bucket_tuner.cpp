@@ -76,23 +76,207 @@ class Tuner {
                  },
              .datasets = data_names(config)})) {}
 
-  BucketTuning run();
+  BucketTuning run() {
+    const int64_t configured = configured_bytes();
+    tuning_.ranks = mesh_->replicas()->size();
+    CapacityTimes ignored;
+    run_steps(configured, options_.steps, ignored, &profiles_);
+    predict();
+    verify();
+    return std::move(tuning_);
+  }
 
  private:
   int64_t configured_bytes() const {
     return bucket_capacity_bytes(config_.distributed);
   }
-  void measure_all_reduce(int64_t largest_bytes);
+
+  void measure_all_reduce(int64_t largest_bytes) {
+    Communicator& group = *mesh_->replicas();
+    constexpr int64_t kLargest = 64 * MiB;
+    for (int64_t bytes = 16 * KiB;
+         bytes <= std::clamp(largest_bytes, 1 * MiB, kLargest);
+         bytes *= 4) {
+      auto tensor = torch::zeros({bytes / 4}, torch::kFloat);
+      const int repeats = bytes > 4 * MiB ? 5 : 11;
+      std::vector<double> times_ns;
+      for (int i = -kWarmupSteps; i < repeats; ++i) {
+        group.barrier();
+        const int64_t begin_ns = steady_now_ns();
+        group.all_reduce(tensor)->wait();
+        if (i >= 0)
+          times_ns.push_back(static_cast<double>(steady_now_ns() - begin_ns));
+      }
+      // The rank that came last did not wait for the others.
+      times_ns = combine(times_ns, group, ReduceOp::kMin);
+      tuning_.samples.push_back({bytes, median(times_ns)});
+    }
+    tuning_.cost = fit_all_reduce_cost(tuning_.samples);
+  }
+
   // Runs steps of a capacity; adds its times, and where given its profile.
   void run_steps(
       int64_t capacity_bytes,
       int steps,
       CapacityTimes& times,
-      std::vector<StageProfile>* profiles);
+      std::vector<StageProfile>* profiles) {
+    config_.distributed.bucket_cap_mb = to_mib(capacity_bytes);
+    TrainStep train_step(config_, *mesh_, data_);
+    std::vector<double> exposed_ms;
+    std::vector<double> step_ms;
+    for (int step = 1; step <= kWarmupSteps + steps; ++step) {
+      const StepResult result = train_step.run(step);
+      if (step <= kWarmupSteps)
+        continue;
+      double exposed_ns = 0;
+      for (size_t s = 0; s < train_step.stages().size(); ++s) {
+        const SyncReport& report = train_step.stages()[s]->sync().report();
+        exposed_ns += static_cast<double>(report.exposed_ns());
+        if (!profiles)
+          continue;
+        profiles->resize(train_step.stages().size());
+        StageProfile& profile = (*profiles)[s];
+        profile.ready_ns.resize(report.ready_ns.size());
+        for (size_t i = 0; i < report.ready_ns.size(); ++i) {
+          profile.ready_ns[i].push_back(static_cast<double>(
+              report.ready_ns[i] - report.backward_begin_ns));
+        }
+        profile.backward_ns.push_back(static_cast<double>(
+            report.backward_end_ns - report.backward_begin_ns));
+      }
+      exposed_ms.push_back(exposed_ns / 1e6);
+      step_ms.push_back(
+          static_cast<double>(result.end_ns - result.begin_ns) / 1e6);
+    }
+    Communicator& world = *mesh_->world();
+    exposed_ms = combine(exposed_ms, *mesh_->dp_cp(), ReduceOp::kMin);
+    for (const double ms : combine(exposed_ms, world, ReduceOp::kMax))
+      times.exposed_ms.push_back(ms);
+    for (const double ms : combine(step_ms, world, ReduceOp::kMax))
+      times.step_ms.push_back(ms);
+    if (!profiles)
+      return;
+    for (size_t s = 0; s < profiles->size(); ++s) {
+      StageProfile& profile = (*profiles)[s];
+      const GradSync& sync = train_step.stages()[s]->sync();
+      profile.params = sync.bucket_params();
+      // Sparse rows, in buckets of their own, take time only for what travels.
+      for (size_t b = 0; b < sync.plan().buckets.size(); ++b) {
+        const PlannedBucket& bucket = sync.plan().buckets[b];
+        if (bucket.sparse_row_numel == 0)
+          continue;
+        const auto param = static_cast<size_t>(bucket.slots.front().param);
+        profile.params[param].numel = std::max<int64_t>(
+            1, sync.report().buckets[b].bytes / bucket.grad_element_bytes);
+      }
+      profile.plan = sync.plan_options();
+      for (const PlannedBucket& bucket : sync.plan().buckets) {
+        for (const RunPart& slot : bucket.slots)
+          profile.order.push_back(slot.param);
+      }
+    }
+  }
+
   // Those whose plans differ on some rank, the configured one always.
-  std::vector<int64_t> distinct(const std::vector<int64_t>& capacities) const;
-  void predict();
-  void verify();
+  std::vector<int64_t> distinct(const std::vector<int64_t>& capacities) const {
+    const auto count = static_cast<int64_t>(capacities.size());
+    std::vector<std::vector<BucketPlan>> plans;
+    for (const int64_t capacity : capacities) {
+      std::vector<BucketPlan> of_stages;
+      for (const StageProfile& profile : profiles_)
+        of_stages.push_back(plan_of(profile, capacity));
+      plans.push_back(std::move(of_stages));
+    }
+    std::vector<double> differ;
+    for (const auto& a : plans)
+      for (const auto& b : plans)
+        differ.push_back(a == b ? 0 : 1);
+    differ = combine(differ, *mesh_->world(), ReduceOp::kMax);
+    std::vector<int64_t> kept;
+    std::vector<int64_t> kept_indices;
+    for (int64_t i = 0; i < count; ++i) {
+      const bool is_new = std::all_of(
+          kept_indices.begin(), kept_indices.end(), [&](int64_t other) {
+            return differ[static_cast<size_t>(i * count + other)] != 0;
+          });
+      if (!is_new)
+        continue;
+      kept_indices.push_back(i);
+      kept.push_back(capacities[static_cast<size_t>(i)]);
+    }
+    return kept;
+  }
+
+  void predict() {
+    double gradient_bytes = 0;
+    std::vector<BackwardTimeline> timelines;
+    for (const StageProfile& profile : profiles_) {
+      for (const BucketParam& param : profile.params)
+        gradient_bytes +=
+            static_cast<double>(param.numel * param.grad_element_bytes);
+      BackwardTimeline timeline;
+      for (const auto& ready_ns : profile.ready_ns)
+        timeline.ready_ns.push_back(median(ready_ns));
+      timeline.end_ns = median(profile.backward_ns);
+      // A bucket is reduced once the slowest rank has it ready.
+      Communicator& group = *mesh_->dp_cp();
+      timeline.ready_ns = combine(timeline.ready_ns, group, ReduceOp::kMax);
+      timeline.end_ns = combine({timeline.end_ns}, group, ReduceOp::kMax)[0];
+      tuning_.backward_ms += timeline.end_ns / 1e6;
+      timelines.push_back(std::move(timeline));
+    }
+    Communicator& world = *mesh_->world();
+    gradient_bytes = combine({gradient_bytes}, world, ReduceOp::kMax)[0];
+    measure_all_reduce(static_cast<int64_t>(gradient_bytes));
+
+    const std::vector<int64_t> capacities = distinct(candidate_capacities(
+        configured_bytes(), static_cast<int64_t>(gradient_bytes)));
+    std::vector<double> exposed_ns(capacities.size(), 0);
+    std::vector<double> buckets(capacities.size(), 0);
+    for (size_t s = 0; s < profiles_.size(); ++s) {
+      for (size_t c = 0; c < capacities.size(); ++c) {
+        const BucketPlan plan = plan_of(profiles_[s], capacities[c]);
+        exposed_ns[c] +=
+            predict_exposure(plan, timelines[s], tuning_.cost).exposed_ns;
+        buckets[c] += static_cast<double>(plan.buckets.size());
+      }
+    }
+    exposed_ns = combine(exposed_ns, world, ReduceOp::kMax);
+    buckets = combine(buckets, world, ReduceOp::kMax);
+    for (size_t c = 0; c < capacities.size(); ++c) {
+      tuning_.capacities.push_back(
+          {.capacity_bytes = capacities[c],
+           .is_configured = capacities[c] == configured_bytes(),
+           .buckets = static_cast<int>(buckets[c]),
+           .predicted_exposed_ms = exposed_ns[c] / 1e6});
+    }
+    rank_predictions(
+        tuning_.capacities, kAlikeShareOfBackward * tuning_.backward_ms);
+  }
+
+  void verify() {
+    const auto& capacities = tuning_.capacities;
+    std::vector<size_t> chosen;
+    for (size_t c = 0; c < capacities.size(); ++c) {
+      const bool is_among_the_best = c < static_cast<size_t>(options_.verified);
+      if (is_among_the_best || capacities[c].is_configured)
+        chosen.push_back(c);
+    }
+    std::vector<CapacityTimes> times(capacities.size());
+    const int steps = (options_.steps + kRounds - 1) / kRounds;
+    for (int round = 0; round < kRounds; ++round) {
+      for (const size_t c : chosen)
+        run_steps(capacities[c].capacity_bytes, steps, times[c], nullptr);
+    }
+    tuning_.fastest = chosen.front();
+    for (const size_t c : chosen) {
+      TunedCapacity& capacity = tuning_.capacities[c];
+      capacity.exposed_ms = median(times[c].exposed_ms);
+      capacity.step_ms = median(times[c].step_ms);
+      if (*capacity.step_ms < *capacities[tuning_.fastest].step_ms)
+        tuning_.fastest = c;
+    }
+  }
 
   TrainConfig config_;
   BucketTunerOptions options_;
@@ -101,202 +285,6 @@ class Tuner {
   std::vector<StageProfile> profiles_;
   BucketTuning tuning_;
 };
-
-void Tuner::measure_all_reduce(int64_t largest_bytes) {
-  Communicator& group = *mesh_->replicas();
-  constexpr int64_t kLargest = 64 * MiB;
-  for (int64_t bytes = 16 * KiB;
-       bytes <= std::clamp(largest_bytes, 1 * MiB, kLargest);
-       bytes *= 4) {
-    auto tensor = torch::zeros({bytes / 4}, torch::kFloat);
-    const int repeats = bytes > 4 * MiB ? 5 : 11;
-    std::vector<double> times_ns;
-    for (int i = -kWarmupSteps; i < repeats; ++i) {
-      group.barrier();
-      const int64_t begin_ns = steady_now_ns();
-      group.all_reduce(tensor)->wait();
-      if (i >= 0)
-        times_ns.push_back(static_cast<double>(steady_now_ns() - begin_ns));
-    }
-    // The rank that came last did not wait for the others.
-    times_ns = combine(times_ns, group, ReduceOp::kMin);
-    tuning_.samples.push_back({bytes, median(times_ns)});
-  }
-  tuning_.cost = fit_all_reduce_cost(tuning_.samples);
-}
-
-void Tuner::run_steps(
-    int64_t capacity_bytes,
-    int steps,
-    CapacityTimes& times,
-    std::vector<StageProfile>* profiles) {
-  config_.distributed.bucket_cap_mb = to_mib(capacity_bytes);
-  TrainStep train_step(config_, *mesh_, data_);
-  std::vector<double> exposed_ms;
-  std::vector<double> step_ms;
-  for (int step = 1; step <= kWarmupSteps + steps; ++step) {
-    const StepResult result = train_step.run(step);
-    if (step <= kWarmupSteps)
-      continue;
-    double exposed_ns = 0;
-    for (size_t s = 0; s < train_step.stages().size(); ++s) {
-      const SyncReport& report = train_step.stages()[s]->sync().report();
-      exposed_ns += static_cast<double>(report.exposed_ns());
-      if (!profiles)
-        continue;
-      profiles->resize(train_step.stages().size());
-      StageProfile& profile = (*profiles)[s];
-      profile.ready_ns.resize(report.ready_ns.size());
-      for (size_t i = 0; i < report.ready_ns.size(); ++i) {
-        profile.ready_ns[i].push_back(
-            static_cast<double>(report.ready_ns[i] - report.backward_begin_ns));
-      }
-      profile.backward_ns.push_back(static_cast<double>(
-          report.backward_end_ns - report.backward_begin_ns));
-    }
-    exposed_ms.push_back(exposed_ns / 1e6);
-    step_ms.push_back(
-        static_cast<double>(result.end_ns - result.begin_ns) / 1e6);
-  }
-  Communicator& world = *mesh_->world();
-  exposed_ms = combine(exposed_ms, *mesh_->dp_cp(), ReduceOp::kMin);
-  for (const double ms : combine(exposed_ms, world, ReduceOp::kMax))
-    times.exposed_ms.push_back(ms);
-  for (const double ms : combine(step_ms, world, ReduceOp::kMax))
-    times.step_ms.push_back(ms);
-  if (!profiles)
-    return;
-  for (size_t s = 0; s < profiles->size(); ++s) {
-    StageProfile& profile = (*profiles)[s];
-    const GradSync& sync = train_step.stages()[s]->sync();
-    profile.params = sync.bucket_params();
-    // Sparse rows, in buckets of their own, take time only for what travels.
-    for (size_t b = 0; b < sync.plan().buckets.size(); ++b) {
-      const PlannedBucket& bucket = sync.plan().buckets[b];
-      if (bucket.sparse_row_numel == 0)
-        continue;
-      const auto param = static_cast<size_t>(bucket.slots.front().param);
-      profile.params[param].numel = std::max<int64_t>(
-          1, sync.report().buckets[b].bytes / bucket.grad_element_bytes);
-    }
-    profile.plan = sync.plan_options();
-    for (const PlannedBucket& bucket : sync.plan().buckets) {
-      for (const RunPart& slot : bucket.slots)
-        profile.order.push_back(slot.param);
-    }
-  }
-}
-
-std::vector<int64_t> Tuner::distinct(
-    const std::vector<int64_t>& capacities) const {
-  const auto count = static_cast<int64_t>(capacities.size());
-  std::vector<std::vector<BucketPlan>> plans;
-  for (const int64_t capacity : capacities) {
-    std::vector<BucketPlan> of_stages;
-    for (const StageProfile& profile : profiles_)
-      of_stages.push_back(plan_of(profile, capacity));
-    plans.push_back(std::move(of_stages));
-  }
-  std::vector<double> differ;
-  for (const auto& a : plans)
-    for (const auto& b : plans)
-      differ.push_back(a == b ? 0 : 1);
-  differ = combine(differ, *mesh_->world(), ReduceOp::kMax);
-  std::vector<int64_t> kept;
-  std::vector<int64_t> kept_indices;
-  for (int64_t i = 0; i < count; ++i) {
-    const bool is_new = std::all_of(
-        kept_indices.begin(), kept_indices.end(), [&](int64_t other) {
-          return differ[static_cast<size_t>(i * count + other)] != 0;
-        });
-    if (!is_new)
-      continue;
-    kept_indices.push_back(i);
-    kept.push_back(capacities[static_cast<size_t>(i)]);
-  }
-  return kept;
-}
-
-void Tuner::predict() {
-  double gradient_bytes = 0;
-  std::vector<BackwardTimeline> timelines;
-  for (const StageProfile& profile : profiles_) {
-    for (const BucketParam& param : profile.params)
-      gradient_bytes +=
-          static_cast<double>(param.numel * param.grad_element_bytes);
-    BackwardTimeline timeline;
-    for (const auto& ready_ns : profile.ready_ns)
-      timeline.ready_ns.push_back(median(ready_ns));
-    timeline.end_ns = median(profile.backward_ns);
-    // A bucket is reduced once the slowest rank has it ready.
-    Communicator& group = *mesh_->dp_cp();
-    timeline.ready_ns = combine(timeline.ready_ns, group, ReduceOp::kMax);
-    timeline.end_ns = combine({timeline.end_ns}, group, ReduceOp::kMax)[0];
-    tuning_.backward_ms += timeline.end_ns / 1e6;
-    timelines.push_back(std::move(timeline));
-  }
-  Communicator& world = *mesh_->world();
-  gradient_bytes = combine({gradient_bytes}, world, ReduceOp::kMax)[0];
-  measure_all_reduce(static_cast<int64_t>(gradient_bytes));
-
-  const std::vector<int64_t> capacities = distinct(candidate_capacities(
-      configured_bytes(), static_cast<int64_t>(gradient_bytes)));
-  std::vector<double> exposed_ns(capacities.size(), 0);
-  std::vector<double> buckets(capacities.size(), 0);
-  for (size_t s = 0; s < profiles_.size(); ++s) {
-    for (size_t c = 0; c < capacities.size(); ++c) {
-      const BucketPlan plan = plan_of(profiles_[s], capacities[c]);
-      exposed_ns[c] +=
-          predict_exposure(plan, timelines[s], tuning_.cost).exposed_ns;
-      buckets[c] += static_cast<double>(plan.buckets.size());
-    }
-  }
-  exposed_ns = combine(exposed_ns, world, ReduceOp::kMax);
-  buckets = combine(buckets, world, ReduceOp::kMax);
-  for (size_t c = 0; c < capacities.size(); ++c) {
-    tuning_.capacities.push_back(
-        {.capacity_bytes = capacities[c],
-         .is_configured = capacities[c] == configured_bytes(),
-         .buckets = static_cast<int>(buckets[c]),
-         .predicted_exposed_ms = exposed_ns[c] / 1e6});
-  }
-  rank_predictions(
-      tuning_.capacities, kAlikeShareOfBackward * tuning_.backward_ms);
-}
-
-void Tuner::verify() {
-  const auto& capacities = tuning_.capacities;
-  std::vector<size_t> chosen;
-  for (size_t c = 0; c < capacities.size(); ++c) {
-    const bool is_among_the_best = c < static_cast<size_t>(options_.verified);
-    if (is_among_the_best || capacities[c].is_configured)
-      chosen.push_back(c);
-  }
-  std::vector<CapacityTimes> times(capacities.size());
-  const int steps = (options_.steps + kRounds - 1) / kRounds;
-  for (int round = 0; round < kRounds; ++round) {
-    for (const size_t c : chosen)
-      run_steps(capacities[c].capacity_bytes, steps, times[c], nullptr);
-  }
-  tuning_.fastest = chosen.front();
-  for (const size_t c : chosen) {
-    TunedCapacity& capacity = tuning_.capacities[c];
-    capacity.exposed_ms = median(times[c].exposed_ms);
-    capacity.step_ms = median(times[c].step_ms);
-    if (*capacity.step_ms < *capacities[tuning_.fastest].step_ms)
-      tuning_.fastest = c;
-  }
-}
-
-BucketTuning Tuner::run() {
-  const int64_t configured = configured_bytes();
-  tuning_.ranks = mesh_->replicas()->size();
-  CapacityTimes ignored;
-  run_steps(configured, options_.steps, ignored, &profiles_);
-  predict();
-  verify();
-  return std::move(tuning_);
-}
 
 }  // namespace
 
