@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "brigade/files/file.h"
-
 namespace brigade {
 namespace {
 
@@ -56,13 +54,6 @@ std::string prometheus_text(
   if (metrics.eval_loss)
     add("evaluation_loss", "On held-out text.", *metrics.eval_loss);
   return text;
-}
-
-void write_prometheus_file(
-    const std::filesystem::path& path,
-    const StepMetrics& metrics,
-    const std::string& run_name) {
-  write_text_file(path, prometheus_text(metrics, run_name));
 }
 
 }  // namespace brigade

@@ -2,7 +2,6 @@
 // collector of its node exporter.
 #pragma once
 
-#include <filesystem>
 #include <string>
 
 #include "brigade/metrics/metrics.h"
@@ -11,13 +10,6 @@ namespace brigade {
 
 // One gauge per value, labelled run="NAME". PURE.
 std::string prometheus_text(
-    const StepMetrics& metrics,
-    const std::string& run_name);
-
-// Replaces the file; a reader sees the old one or the new one. Throws
-// StorageError.
-void write_prometheus_file(
-    const std::filesystem::path& path,
     const StepMetrics& metrics,
     const std::string& run_name);
 

@@ -558,8 +558,9 @@ class Trainer {
     if (reports() && !logging.prometheus_file.empty() &&
         is_logged(metrics, logging.log_frequency, last_step_))
       keep_record([&] {
-        write_prometheus_file(
-            logging.prometheus_file, metrics, logging.run_name);
+        write_text_file(
+            logging.prometheus_file,
+            prometheus_text(metrics, logging.run_name));
       });
     observer_.on_step(metrics);
     if (const auto score = spikes_.add(metrics.loss)) {
