@@ -13,13 +13,15 @@ bool contains(const std::vector<int>& codes, int code) {
 
 }  // namespace
 
-RestartVerdict RestartPolicy::judge(const AttemptEnd& end) {
-  const AttemptEnd before = std::exchange(last_, end);
+RestartVerdict RestartPolicy::judge(const SupervisorResult& end) {
+  const SupervisorResult before = std::exchange(last_, end);
   if (end.exit_code == 0 || limits_.max_restarts == 0)
     return {};
   if (end.was_asked_to_end)
     return {.reason = "it was asked to end"};
-  if (!end.was_killed && contains(limits_.final_exit_codes, end.exit_code)) {
+  const bool was_killed =
+      !end.failures.empty() && end.failures.front().signal != 0;
+  if (!was_killed && contains(limits_.final_exit_codes, end.exit_code)) {
     return {
         .reason = fmt::format("exit code {} would come again", end.exit_code)};
   }

@@ -3,19 +3,6 @@
 #include <fmt/format.h>
 
 namespace brigade {
-namespace {
-
-AttemptEnd end_of(const SupervisorResult& result) {
-  return {
-      .exit_code = result.exit_code,
-      .was_killed =
-          !result.failures.empty() && result.failures.front().signal != 0,
-      .was_asked_to_end = result.was_asked_to_end,
-      .first_step = result.first_step,
-      .last_step = result.last_step};
-}
-
-}  // namespace
 
 SupervisorResult supervise_with_restarts(
     SupervisorOptions options,
@@ -44,7 +31,7 @@ SupervisorResult supervise_with_restarts(
       say(explanation);
     for (const std::string& line : describe_failures(result))
       say("error: " + line);
-    const RestartVerdict verdict = policy.judge(end_of(result));
+    const RestartVerdict verdict = policy.judge(result);
     if (!verdict.restarts) {
       if (!verdict.reason.empty())
         say("error: not restarted: " + verdict.reason);

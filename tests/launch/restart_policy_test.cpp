@@ -8,10 +8,10 @@ namespace {
 
 using ::testing::HasSubstr;
 
-AttemptEnd killed(int64_t first_step, int64_t last_step) {
+SupervisorResult killed(int64_t first_step, int64_t last_step) {
   return {
       .exit_code = 137,
-      .was_killed = true,
+      .failures = {{.signal = 9}},
       .first_step = first_step,
       .last_step = last_step};
 }
@@ -37,7 +37,7 @@ TEST(RestartPolicy, SaysNothingWhereNoRestartWasWantedOrNeeded) {
 
 TEST(RestartPolicy, AnEndThatWasAskedForIsFinal) {
   RestartPolicy policy({.max_restarts = 2});
-  AttemptEnd end = killed(1, 2);
+  SupervisorResult end = killed(1, 2);
   end.was_asked_to_end = true;
   EXPECT_FALSE(policy.judge(end).restarts);
 }
@@ -49,7 +49,8 @@ TEST(RestartPolicy, AFinalExitCodeIsFinalUnlessASignalKilled) {
   EXPECT_FALSE(config.restarts);
   EXPECT_THAT(config.reason, HasSubstr("exit code 2"));
   EXPECT_FALSE(policy.judge({.exit_code = 143}).restarts);
-  EXPECT_TRUE(policy.judge({.exit_code = 143, .was_killed = true}).restarts);
+  EXPECT_TRUE(
+      policy.judge({.exit_code = 143, .failures = {{.signal = 15}}}).restarts);
 }
 
 TEST(RestartPolicy, TheSameFailureAtTheSameStepIsNotTriedAThirdTime) {
