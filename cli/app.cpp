@@ -54,9 +54,9 @@ void tell_failure(ExitCode code, const std::string& message) noexcept {
   try {
     const LaunchEnvironment environment =
         read_environment(process_environment());
-    RankReport report(environment.report_file);
-    if (report.is_read_by_supervisor()) {
-      report.set_failure(fmt::format("{}: {}", kind_of(code), message));
+    if (!environment.report_file.empty()) {
+      RankReport(environment.report_file)
+          .set_failure(fmt::format("{}: {}", kind_of(code), message));
       return;
     }
     if (environment.world_size > 1) {

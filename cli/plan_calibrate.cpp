@@ -5,7 +5,6 @@
 #include "brigade/calibrate/measure.h"
 #include "brigade/files/file.h"
 #include "brigade/files/output_path.h"
-#include "brigade/launch/rank_report.h"
 #include "cli/options.h"
 #include "cli/plan.h"
 #include "cli/standard_streams.h"
@@ -61,7 +60,6 @@ void calibrate(const PlanArguments& arguments) {
   if (launch.is_supervisor)
     return supervise_self(launch);
   share_out_threads(launch.environment, std::nullopt);
-  RankReport report(launch.environment.report_file);
   const machine::Measurements measured = measure_machine(launch.environment);
   if (launch.environment.rank != 0)
     return;

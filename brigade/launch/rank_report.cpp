@@ -16,7 +16,7 @@
 
 namespace brigade {
 
-// A new file is zeros: no step (steps are stored plus one), no failure.
+// New memory is zeros: no step (steps are stored plus one), no failure.
 struct RankReport::Contents {
   std::atomic<int64_t> step_plus_one;
   std::atomic<int64_t> first_step_plus_one;
@@ -28,21 +28,21 @@ struct RankReport::Contents {
   char reason[16384];
 };
 
-RankReport::RankReport(const std::filesystem::path& path) {
+RankReport::RankReport(const std::filesystem::path& path)
+    : is_read_by_supervisor_(!path.empty()) {
   static_assert(std::atomic<int64_t>::is_always_lock_free);
-  if (path.empty())
-    return;
-  const Descriptor file(
-      ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  const auto map = [](int flags, int file) {
+    return ::mmap(
+        nullptr, sizeof(Contents), PROT_READ | PROT_WRITE, flags, file, 0);
+  };
   void* memory = MAP_FAILED;
-  if (file.is_open() && ::ftruncate(file.get(), sizeof(Contents)) == 0) {
-    memory = ::mmap(
-        nullptr,
-        sizeof(Contents),
-        PROT_READ | PROT_WRITE,
-        MAP_SHARED,
-        file.get(),
-        0);
+  if (!is_read_by_supervisor_) {
+    memory = map(MAP_PRIVATE | MAP_ANONYMOUS, -1);
+  } else {
+    const Descriptor file(
+        ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+    if (file.is_open() && ::ftruncate(file.get(), sizeof(Contents)) == 0)
+      memory = map(MAP_SHARED, file.get());
   }
   if (memory == MAP_FAILED) {
     throw StorageError(fmt::format(
@@ -54,64 +54,49 @@ RankReport::RankReport(const std::filesystem::path& path) {
 }
 
 RankReport::~RankReport() {
-  if (contents_ != nullptr)
-    ::munmap(contents_, sizeof(Contents));
+  ::munmap(contents_, sizeof(Contents));
 }
 
 void RankReport::set_step(int64_t step) {
-  if (contents_ == nullptr)
-    return;
   contents_->step_plus_one.store(step + 1, std::memory_order_relaxed);
   if (first_step() < 0)
     contents_->first_step_plus_one.store(step + 1, std::memory_order_relaxed);
 }
 
 int64_t RankReport::step() const {
-  if (contents_ == nullptr)
-    return -1;
   return contents_->step_plus_one.load(std::memory_order_relaxed) - 1;
 }
 
 int64_t RankReport::first_step() const {
-  if (contents_ == nullptr)
-    return -1;
   return contents_->first_step_plus_one.load(std::memory_order_relaxed) - 1;
 }
 
 void RankReport::set_deadline(int64_t deadline_ns) {
-  if (contents_ != nullptr)
-    contents_->deadline_ns.store(deadline_ns, std::memory_order_relaxed);
+  contents_->deadline_ns.store(deadline_ns, std::memory_order_relaxed);
 }
 
 int64_t RankReport::deadline_ns() const {
-  return contents_ == nullptr
-             ? 0
-             : contents_->deadline_ns.load(std::memory_order_relaxed);
+  return contents_->deadline_ns.load(std::memory_order_relaxed);
 }
 
 void RankReport::set_handles_quit() {
-  if (contents_ != nullptr)
-    contents_->handles_quit.store(1, std::memory_order_relaxed);
+  contents_->handles_quit.store(1, std::memory_order_relaxed);
 }
 
 bool RankReport::handles_quit() const {
-  return contents_ != nullptr &&
-         contents_->handles_quit.load(std::memory_order_relaxed) != 0;
+  return contents_->handles_quit.load(std::memory_order_relaxed) != 0;
 }
 
 void RankReport::count_recording() {
-  if (contents_ != nullptr)
-    contents_->recordings.fetch_add(1, std::memory_order_release);
+  contents_->recordings.fetch_add(1, std::memory_order_release);
 }
 
 int64_t RankReport::recordings() const {
-  return contents_ == nullptr
-             ? 0
-             : contents_->recordings.load(std::memory_order_acquire);
+  return contents_->recordings.load(std::memory_order_acquire);
 }
 
 void RankReport::set_failure(std::string_view reason) {
-  if (contents_ == nullptr || failed_ns() != 0)
+  if (failed_ns() != 0)
     return;
   const size_t count = std::min(reason.size(), sizeof(contents_->reason));
   std::memcpy(contents_->reason, reason.data(), count);
@@ -131,9 +116,7 @@ std::string RankReport::failure() const {
 }
 
 int64_t RankReport::failed_ns() const {
-  return contents_ == nullptr
-             ? 0
-             : contents_->failed_ns.load(std::memory_order_acquire);
+  return contents_->failed_ns.load(std::memory_order_acquire);
 }
 
 }  // namespace brigade

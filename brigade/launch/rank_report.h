@@ -13,14 +13,14 @@ namespace brigade {
 
 class RankReport {
  public:
-  // An empty path (no supervisor listens) makes a report that goes nowhere.
+  // An empty path (no supervisor listens): memory of this process alone.
   // Creates the file if it is not there. Throws StorageError.
   explicit RankReport(const std::filesystem::path& path);
   ~RankReport();
   RankReport(const RankReport&) = delete;
   RankReport& operator=(const RankReport&) = delete;
 
-  bool is_read_by_supervisor() const { return contents_ != nullptr; }
+  bool is_read_by_supervisor() const { return is_read_by_supervisor_; }
 
   // One store to memory: cheap enough for every step.
   void set_step(int64_t step);
@@ -48,7 +48,8 @@ class RankReport {
 
  private:
   struct Contents;
-  Contents* contents_ = nullptr;
+  bool is_read_by_supervisor_;
+  Contents* contents_;
 };
 
 }  // namespace brigade

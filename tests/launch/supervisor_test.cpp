@@ -619,12 +619,12 @@ TEST(RankReport, StaysReadableAfterItsWriterIsGone) {
   EXPECT_GT(reader.failed_ns(), 0);
 }
 
-TEST(RankReport, WithoutASupervisorItGoesNowhere) {
+TEST(RankReport, WithoutASupervisorItIsOfThisProcessAlone) {
   RankReport report{fs::path()};
+  EXPECT_FALSE(report.is_read_by_supervisor());
   report.set_step(7);
-  report.set_failure("unheard");
-  EXPECT_EQ(report.step(), -1);
-  EXPECT_EQ(report.failure(), "");
+  EXPECT_EQ(report.step(), 7);
+  EXPECT_EQ(RankReport(fs::path()).step(), -1);
 }
 
 }  // namespace
