@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "brigade/base/error.h"
@@ -83,10 +84,11 @@ void supervise_training(
     const Launch& launch,
     const fs::path& rank_program,
     TrainConfig config) {
-  SuperviseSelfOptions options{
-      .program = rank_program,
+  SupervisorOptions options{
+      .command = program_arguments(),
+      .executable = rank_program,
       .threads_per_rank = wanted_threads(config),
-      .reporting_rank = reporting_rank(config)};
+      .unprefixed_rank = reporting_rank(config)};
   for (int rank = 0; rank < launch.world_size; ++rank)
     options.rank_notes.push_back(
         config.parallel_dims().describe_coordinate(rank));
@@ -94,31 +96,26 @@ void supervise_training(
   number_run_folder(config);
   // All attempts in one folder, which the supervisor knows.
   if (config.logging.run_dir != pattern) {
-    options.more_arguments = {
-        "logging.run_dir=" + config.logging.run_dir,
-        "checkpoint.save_dir=" + config.checkpoint.save_dir};
+    options.command.push_back("logging.run_dir=" + config.logging.run_dir);
+    options.command.push_back(
+        "checkpoint.save_dir=" + config.checkpoint.save_dir);
   }
-  options.restarts.explain = [flight =
-                                  RunFolder{config.logging.run_dir}.flight()](
-                                 const SupervisorResult& failed) {
+  RestartOptions restarts;
+  restarts.explain = [flight = RunFolder{config.logging.run_dir}.flight()](
+                         const SupervisorResult& failed) {
     return failed.first_step < 0 ? "" : explain_failure(flight);
   };
   if (arguments.max_restarts > 0) {
-    options.restarts.limits = {
+    restarts.limits = {
         .max_restarts = arguments.max_restarts,
         .final_exit_codes = final_exit_codes()};
-    auto command = program_arguments();
-    command.insert(
-        command.end(),
-        options.more_arguments.begin(),
-        options.more_arguments.end());
-    options.restarts.prepare = [config, command](
-                                   const SupervisorResult& failed,
-                                   SupervisorOptions& next) {
+    restarts.prepare = [config, command = options.command](
+                           const SupervisorResult& failed,
+                           SupervisorOptions& next) {
       return continue_run(config, command, failed, next);
     };
   }
-  supervise_self(launch, options);
+  supervise_self(launch, std::move(options), restarts);
 }
 
 }  // namespace

@@ -11,7 +11,6 @@
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
-#include <utility>
 
 #include "brigade/base/error.h"
 #include "brigade/base/parse_number.h"
@@ -79,21 +78,18 @@ void tell_columns_to_ranks() {
 
 }  // namespace
 
-void supervise_self(const Launch& launch, const SuperviseSelfOptions& options) {
+void supervise_self(
+    const Launch& launch,
+    SupervisorOptions options,
+    const RestartOptions& restarts) {
   tell_columns_to_ranks();
-  std::vector<std::string> command = program_arguments();
-  command.insert(
-      command.end(),
-      options.more_arguments.begin(),
-      options.more_arguments.end());
-  supervise_and_print(
-      {.nproc = launch.world_size,
-       .command = std::move(command),
-       .executable = options.program,
-       .threads_per_rank = options.threads_per_rank,
-       .unprefixed_rank = options.reporting_rank,
-       .rank_notes = options.rank_notes},
-      options.restarts);
+  options.nproc = launch.world_size;
+  if (options.command.empty())
+    options.command = program_arguments();
+  if (options.executable.empty())
+    options.executable = "/proc/self/exe";
+  options.unprefixed_rank = options.unprefixed_rank.value_or(0);
+  supervise_and_print(options, restarts);
 }
 
 void supervise_and_print(

@@ -47,27 +47,19 @@ void share_out_threads(
     const LaunchEnvironment& environment,
     std::optional<int> wanted);
 
-struct SuperviseSelfOptions {
-  std::filesystem::path program = "/proc/self/exe";  // of the ranks
-  std::optional<int> threads_per_rank;
-  int reporting_rank = 0;                   // whose lines have no prefix
-  std::vector<std::string> rank_notes;      // as in SupervisorOptions
-  std::vector<std::string> more_arguments;  // beyond this process's own
-  RestartOptions restarts;
-};
-
-// Runs options.program with this process's arguments as launch.world_size
-// ranks. Prints what failed, the cause last. Throws Exit with the ranks' exit
-// code unless it is 0, StorageError where standard output did not take all of
-// their lines.
-void supervise_self(
-    const Launch& launch,
-    const SuperviseSelfOptions& options = {});
-
-// The same for any command.
+// Runs options.command. Prints what failed, the cause last. Throws Exit with
+// the ranks' exit code unless it is 0, StorageError where standard output did
+// not take all of their lines.
 void supervise_and_print(
     const SupervisorOptions& options,
     RestartOptions restarts = {});
+
+// The same as launch.world_size ranks. What the options leave open is: this
+// program, this process's arguments, and no prefix for rank 0's lines.
+void supervise_self(
+    const Launch& launch,
+    SupervisorOptions options = {},
+    const RestartOptions& restarts = {});
 
 // Validators for an option's check(), in place of CLI11's own, so that all say
 // the same of a value that is wrong. `most` is also what the option's type can
