@@ -1,6 +1,5 @@
 #include "cli/live_server.h"
 
-#include <arpa/inet.h>
 #include <fmt/format.h>
 #include <httplib.h>
 
@@ -8,6 +7,7 @@
 #include <cstring>
 
 #include "brigade/base/error.h"
+#include "brigade/launch/network.h"
 
 namespace brigade::cli {
 namespace {
@@ -33,14 +33,6 @@ void answer(
 
 }  // namespace
 
-bool is_loopback(const std::string& address) {
-  // As numbers: "127.example.org" is a name, and anybody's.
-  in_addr number{};
-  if (::inet_pton(AF_INET, address.c_str(), &number) == 1)
-    return ntohl(number.s_addr) >> 24 == 127;
-  return address == "localhost" || address == "::1";
-}
-
 void serve_live(const LiveServerOptions& options) {
   httplib::Server server;
   server.set_pre_routing_handler(
@@ -49,7 +41,7 @@ void serve_live(const LiveServerOptions& options) {
         response.set_header("Cache-Control", "no-store");
         response.set_header("X-Content-Type-Options", "nosniff");
         const std::string host = host_of(request.get_header_value("Host"));
-        if (options.answers_any_host || is_loopback(host) ||
+        if (options.answers_any_host || is_loopback_name(host) ||
             host == options.address)
           return Result::Unhandled;
         response.status = 403;

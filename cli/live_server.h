@@ -19,9 +19,6 @@ struct LiveServerOptions {
   std::function<void(const std::string& url)> on_listening;
 };
 
-// Whether an address can be reached from this machine alone.
-bool is_loopback(const std::string& address);
-
 // Serves until the process ends. Throws ConfigError when it cannot listen
 // there. What `page` and `data` throw is answered with status 500.
 void serve_live(const LiveServerOptions& options);

@@ -10,6 +10,7 @@
 #include "brigade/base/error.h"
 #include "brigade/files/file.h"
 #include "brigade/files/output_path.h"
+#include "brigade/launch/network.h"
 #include "brigade/report/metrics_table.h"
 #include "brigade/report/report_page.h"
 #include "cli/analyze.h"
@@ -44,7 +45,7 @@ std::vector<RunRecord> read_all(const std::vector<fs::path>& folders) {
 }
 
 void serve(const ReportArguments& arguments) {
-  if (!is_loopback(arguments.address) && !arguments.is_public)
+  if (!is_loopback_name(arguments.address) && !arguments.is_public)
     throw ConfigError(fmt::format(
         "[report] --address {}: other machines could read the run there; give "
         "--public as well if they shall",
