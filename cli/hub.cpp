@@ -33,26 +33,6 @@ fs::path user_cache(const GetEnv& getenv) {
   return home.empty() ? fs::path() : fs::path(home) / ".cache";
 }
 
-// A bar for each file on a terminal, and a line for each that is complete.
-class DownloadBars {
- public:
-  void show(const HubProgress& progress) {
-    bar_.show(progress.file, progress.done_bytes, progress.total_bytes);
-    const bool is_done =
-        progress.total_bytes > 0 && progress.done_bytes == progress.total_bytes;
-    if (!is_done)
-      return;
-    bar_.clear();
-    note(
-        "{}: {}\n",
-        progress.file,
-        readable_bytes(static_cast<double>(progress.done_bytes)));
-  }
-
- private:
-  RateBar bar_;
-};
-
 }  // namespace
 
 HubOptions hub_options(const GetEnv& getenv) {
@@ -73,9 +53,18 @@ HubOptions hub_options(const GetEnv& getenv) {
     offline = text(getenv, "TRANSFORMERS_OFFLINE");
   if (is_true(offline))
     options.network = HubOptions::Network::kOffline;
+  // A bar for each file on a terminal, and a line for each that is complete.
   options.on_progress =
-      [bars = std::make_shared<DownloadBars>()](const HubProgress& progress) {
-        bars->show(progress);
+      [bar = std::make_shared<RateBar>()](const HubProgress& progress) {
+        bar->show(progress.file, progress.done_bytes, progress.total_bytes);
+        if (progress.total_bytes == 0 ||
+            progress.done_bytes != progress.total_bytes)
+          return;
+        bar->clear();
+        note(
+            "{}: {}\n",
+            progress.file,
+            readable_bytes(static_cast<double>(progress.done_bytes)));
       };
   return options;
 }

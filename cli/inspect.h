@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "brigade/model_spec/decoder_config.h"
+#include "brigade/run/stored_checkpoint.h"
 
 namespace brigade::cli {
 
@@ -39,6 +40,10 @@ void inspect_folder(
 void inspect_checkpoint(
     const std::filesystem::path& folder,
     const InspectArguments& arguments);
+
+// How much there is of tensors in all, then one line for those that differ only
+// in the number of their layer; list_all: a line for each.
+void print_tensors(const std::vector<CheckpointTensor>& tensors, bool list_all);
 
 // Rows of two columns, the first one as wide as its widest.
 using Rows = std::vector<std::pair<std::string, std::string>>;

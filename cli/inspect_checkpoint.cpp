@@ -22,7 +22,6 @@
 #include "brigade/tokenizer/tokenizer.h"
 #include "brigade/topology/parallel_dims.h"
 #include "cli/inspect.h"
-#include "cli/inspect_tensors.h"
 
 namespace brigade::cli {
 namespace {

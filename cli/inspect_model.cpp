@@ -18,7 +18,6 @@
 #include "brigade/safetensors/folder.h"
 #include "brigade/safetensors/safetensors.h"
 #include "cli/inspect.h"
-#include "cli/inspect_tensors.h"
 
 namespace brigade::cli {
 namespace {

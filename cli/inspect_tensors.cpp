@@ -1,5 +1,3 @@
-#include "cli/inspect_tensors.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
