@@ -12,6 +12,7 @@
 #include "brigade/files/usual_path.h"
 #include "brigade/json/node.h"
 #include "brigade/model_spec/decoder_config.h"
+#include "brigade/report/run_record.h"
 #include "cli/config_memory.h"
 #include "cli/named_run.h"
 #include "cli/plan.h"
@@ -38,19 +39,11 @@ NamedModelConfig hugging_face_config(const NamedModelConfig& file) {
   return {model->at("config"), file.place + "/model/config"};
 }
 
-// A text of a group of a training config; empty: it is not there, or no text.
-std::string text_at(const Json& file, const char* group, const char* key) {
-  const auto found = file.find(group);
-  return found != file.end() && found->is_object() && found->contains(key) &&
-                 found->at(key).is_string()
-             ? found->at(key).get<std::string>()
-             : std::string();
-}
-
 // `value` becomes the choice that the config's training.KEY names.
 template <typename Enum>
 void read_choice(const Json& file, const char* key, Enum& value) {
-  value = find_choice<Enum>(text_at(file, "training", key)).value_or(value);
+  value =
+      find_choice<Enum>(config_text(file, "training", key, "")).value_or(value);
 }
 
 // What a training config asks of the head: its loss may be another than
@@ -61,7 +54,7 @@ planner::HeadWork head_work(const Json& file) {
   return planner::HeadWork::of(
       loss,
       loss.kind == LossKind::kDistill
-          ? teacher_tokens_of(text_at(file, "dataset", "teacher"))
+          ? teacher_tokens_of(config_text(file, "dataset", "teacher", ""))
           : 0);
 }
 
@@ -71,10 +64,9 @@ OptimizerOptions optimizer_of(const Json& file) {
   read_choice(file, "optimizer", options.kind);
   read_choice(file, "optimizer_state_dtype", options.moments);
   const auto number = [&](const char* key, double& value) {
-    const auto found = file.find("training");
-    if (found != file.end() && found->is_object() && found->contains(key) &&
-        found->at(key).is_number())
-      value = found->at(key).get<double>();
+    if (const Json given = config_value(file, "training", key);
+        given.is_number())
+      value = given.get<double>();
   };
   number("sgd_momentum", options.sgd.momentum);
   number("ema_decay", options.ema_decay);
