@@ -314,16 +314,19 @@ class Evaluation {
       throw ConfigError(problems);
   }
 
+  // The loss of each window, with a bar.
+  std::vector<double> nats_of(
+      const std::string& name,
+      const std::vector<ScoredWindow>& windows) {
+    ProgressBar bar(
+        "evaluating " + name, static_cast<int64_t>(windows.size()), visible_);
+    return scorer_.nats(windows, [&](int64_t done) { bar.draw(done, ""); });
+  }
+
   void evaluate_pairs(const TokenDataset& data, uint64_t pairs) {
     refuse_options_of_windows();
     const std::vector<ScoredWindow> windows = documents_of(data);
-    ProgressBar bar(
-        "evaluating " + arguments_.dataset,
-        static_cast<int64_t>(windows.size()),
-        visible_);
-    std::vector<double> log_probs =
-        scorer_.nats(windows, [&](int64_t done) { bar.draw(done, ""); });
-    bar.clear();
+    std::vector<double> log_probs = nats_of(arguments_.dataset, windows);
     double chosen = 0;
     double rejected = 0;
     double right = 0;
@@ -415,11 +418,7 @@ class Evaluation {
         text_of.push_back(i);
       }
     }
-    ProgressBar bar(
-        "evaluating " + name, static_cast<int64_t>(windows.size()), visible_);
-    const std::vector<double> of_windows =
-        scorer_.nats(windows, [&](int64_t done) { bar.draw(done, ""); });
-    bar.clear();
+    const std::vector<double> of_windows = nats_of(name, windows);
     std::vector<double> nats(texts.size(), 0.0);
     for (size_t w = 0; w < windows.size(); ++w) {
       check_finite(-of_windows[w], name, fmt::format("text {}", text_of[w]));
