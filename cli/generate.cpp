@@ -85,7 +85,7 @@ std::vector<std::string> read_prompts(const GenerateArguments& arguments) {
 bool reads_standard_input(const GenerateArguments& arguments) {
   const auto& prompts = arguments.prompts;
   return is_read_once(arguments.prompt_file) ||
-         std::find(prompts.begin(), prompts.end(), "-") != prompts.end();
+         std::ranges::find(prompts, "-") != prompts.end();
 }
 
 // Shows one text as it grows, several each when it and all before it are

@@ -68,8 +68,7 @@ void inspect(const InspectArguments& arguments) {
     return inspect_teacher(path);
   static constexpr const char* kDatasets[] = {".bin", ".idx", ".ds", ".npy"};
   const bool is_dataset =
-      std::find(std::begin(kDatasets), std::end(kDatasets), extension) !=
-      std::end(kDatasets);
+      std::ranges::find(kDatasets, extension) != std::end(kDatasets);
   if (fs::is_regular_file(path) && !is_dataset)
     throw DataError(fmt::format(
         "[inspect] '{}' is none of the files that this command knows: .bin, "

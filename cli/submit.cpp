@@ -66,9 +66,7 @@ std::vector<Submission> find_configs(const fs::path& path) {
         "[submit] '{}' is no config file and no folder with NAME.json or "
         "NAME/config.json in it",
         path.string()));
-  std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) {
-    return a.name < b.name;
-  });
+  std::ranges::sort(found, {}, &Submission::name);
   return found;
 }
 
@@ -120,9 +118,7 @@ std::vector<JobStatus> find_wanted(
     return is_new ? tasks : std::vector<JobStatus>{};
   }
   std::erase_if(tasks, [&](const JobStatus& task) {
-    const auto& only = arguments.only;
-    return std::find(only.begin(), only.end(), to_string(task.state)) ==
-           only.end();
+    return std::ranges::count(arguments.only, to_string(task.state)) == 0;
   });
   return tasks;
 }

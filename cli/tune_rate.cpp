@@ -57,10 +57,8 @@ RateSweep plan_sweep(
         "or give --rates");
   if (sweep.rates.empty())
     sweep.rates = {rate / 4, rate / 2, rate, 2 * rate, 4 * rate};
-  sweep.checked_rate = *std::min_element(
-      sweep.rates.begin(), sweep.rates.end(), [&](double a, double b) {
-        return std::abs(a - rate) < std::abs(b - rate);
-      });
+  sweep.checked_rate = *std::ranges::min_element(
+      sweep.rates, {}, [&](double each) { return std::abs(each - rate); });
   for (const int64_t width : sweep.widths)
     static_cast<void>(with_width(config, width));
   return sweep;

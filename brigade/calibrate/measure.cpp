@@ -378,10 +378,11 @@ class Measurement {
       const Tensor loss = ops::linear_cross_entropy(hidden, weight, targets);
       torch::autograd::grad({loss}, {hidden, weight});
     });
-    const auto rate = std::find_if(
-        products.begin(), products.end(), [&](const machine::ProductRate& p) {
-          return p.size >= std::min(width, options_.tokens);
-        });
+    const auto rate = std::ranges::lower_bound(
+        products,
+        std::min(width, options_.tokens),
+        {},
+        &machine::ProductRate::size);
     const double elements =
         static_cast<double>(options_.tokens) * static_cast<double>(kVocabulary);
     const double product =

@@ -80,9 +80,8 @@ void check_conditions(const TrainConfig& config, Problems& problems) {
       continue;
     const nlohmann::json other =
         find_config_key(key.group, needed.name)->get(config);
-    const bool has_meaning = std::any_of(
-        needed.values.begin(),
-        needed.values.end(),
+    const bool has_meaning = std::ranges::any_of(
+        needed.values,
         [&](const std::string& value) { return other == value; });
     if (!has_meaning)
       problems.push_back(fmt::format(

@@ -439,9 +439,7 @@ const ConfigKey* find_config_key(
 
 bool is_config_group(std::string_view group) {
   const auto& keys = config_keys();
-  return std::any_of(keys.begin(), keys.end(), [&](const ConfigKey& key) {
-    return key.group == group;
-  });
+  return std::ranges::find(keys, group, &ConfigKey::group) != keys.end();
 }
 
 const ConfigKey& nearest_config_key(

@@ -385,10 +385,9 @@ std::vector<ParallelDims> layouts_near(
         layouts.push_back(dims);
     }
   }
-  std::stable_sort(
-      layouts.begin(), layouts.end(), [&](const auto& a, const auto& b) {
-        return distance(a, wanted) < distance(b, wanted);
-      });
+  std::ranges::stable_sort(layouts, {}, [&](const ParallelDims& dims) {
+    return distance(dims, wanted);
+  });
   return layouts;
 }
 

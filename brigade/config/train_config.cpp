@@ -79,13 +79,11 @@ bool are_sound(
     const std::string begin = fmt::format("[config] {}", place);
     return problem.starts_with(begin + " ") || problem.starts_with(begin + "/");
   };
-  return std::none_of(
-      problems.begin(), problems.end(), [&](const std::string& problem) {
-        return std::any_of(
-            pointers.begin(), pointers.end(), [&](std::string_view pointer) {
-              return is_about(problem, pointer);
-            });
-      });
+  return std::ranges::none_of(problems, [&](const std::string& problem) {
+    return std::ranges::any_of(pointers, [&](std::string_view pointer) {
+      return is_about(problem, pointer);
+    });
+  });
 }
 
 // A run that asks for GPUs must not train on CPUs instead. Where the config

@@ -13,10 +13,9 @@ namespace brigade {
 namespace {
 
 bool is_default(const LoadedConfig& loaded, std::string_view key) {
-  return std::any_of(
-      loaded.values.begin(), loaded.values.end(), [&](const auto& value) {
-        return value.key == key && value.origin == ValueOrigin::kDefault;
-      });
+  return std::ranges::any_of(loaded.values, [&](const auto& value) {
+    return value.key == key && value.origin == ValueOrigin::kDefault;
+  });
 }
 
 }  // namespace

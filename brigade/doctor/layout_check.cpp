@@ -174,14 +174,11 @@ std::vector<ParallelDims> layouts_of(int ranks) {
     return kMostHeads % dims.tp != 0 || dims.pp > kMostLayers ||
            !problems.empty();
   });
-  std::sort(layouts.begin(), layouts.end(), [](const auto& a, const auto& b) {
-    const auto place = [](const ParallelDims& dims) {
-      std::vector<int> sizes = {axes_in_use(dims), -dims.dp};
-      for (const Axis axis : kNamedAxes)
-        sizes.push_back(dims[axis]);
-      return sizes;
-    };
-    return place(a) < place(b);
+  std::ranges::sort(layouts, {}, [](const ParallelDims& dims) {
+    std::vector<int> place = {axes_in_use(dims), -dims.dp};
+    for (const Axis axis : kNamedAxes)
+      place.push_back(dims[axis]);
+    return place;
   });
   return layouts;
 }

@@ -265,10 +265,8 @@ class Analyzer {
       int rank,
       const FlightOperation& operation) {
     const std::string kind = operation.kind == "recv" ? "send" : "recv";
-    return std::any_of(
-        peer.operations.begin(),
-        peer.operations.end(),
-        [&](const FlightOperation& theirs) {
+    return std::ranges::any_of(
+        peer.operations, [&](const FlightOperation& theirs) {
           return theirs.kind == kind && theirs.peer == rank &&
                  theirs.sequence_number >= operation.sequence_number;
         });
@@ -286,8 +284,7 @@ class Analyzer {
       for (const int rank : finding.absent) {
         // Ranks that launched something else stand on both sides.
         const bool is_in_both =
-            std::find(finding.waiting.begin(), finding.waiting.end(), rank) !=
-            finding.waiting.end();
+            std::ranges::find(finding.waiting, rank) != finding.waiting.end();
         if (is_in_both)
           waiting.erase(rank);
       }
@@ -313,11 +310,8 @@ class Analyzer {
     const auto found = recordings_.find(rank);
     if (found == recordings_.end())
       return false;
-    const auto& operations = found->second->operations;
-    return std::any_of(
-        operations.begin(),
-        operations.end(),
-        [](const FlightOperation& operation) {
+    return std::ranges::any_of(
+        found->second->operations, [](const FlightOperation& operation) {
           return operation.is_awaited &&
                  operation.state != FlightState::kFinished;
         });

@@ -151,9 +151,7 @@ std::vector<FlightRecording> read_flight_recordings(const fs::path& folder) {
         "when a rank fails, stalls or gets SIGQUIT",
         folder.string()));
   }
-  std::sort(recordings.begin(), recordings.end(), [](auto& a, auto& b) {
-    return a.rank < b.rank;
-  });
+  std::ranges::sort(recordings, {}, &FlightRecording::rank);
   return recordings;
 }
 

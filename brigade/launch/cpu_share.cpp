@@ -101,10 +101,9 @@ void share_out_cpu_threads(
     variables.clear();  // what the libraries come to by themselves
   if (auto variable = huge_page_variable(getenv))
     variables.push_back(std::move(*variable));
-  const bool is_set = std::all_of(
-      variables.begin(), variables.end(), [&](const auto& variable) {
-        return getenv(variable.first) == variable.second;
-      });
+  const bool is_set = std::ranges::all_of(variables, [&](const auto& variable) {
+    return getenv(variable.first) == variable.second;
+  });
   if (is_set || getenv(kGuard))
     return;
   for (const auto& [name, value] : variables)

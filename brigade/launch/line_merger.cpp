@@ -1,7 +1,6 @@
 #include "brigade/launch/line_merger.h"
 
 #include <algorithm>
-#include <functional>
 #include <utility>
 
 namespace brigade {
@@ -13,10 +12,8 @@ constexpr std::string_view kEraseLine = "\r\x1b[K";
 }  // namespace
 
 size_t LineMerger::add_stream(StreamOptions options) {
-  const auto found = std::find_if(
-      queues_.begin(), queues_.end(), [&](const OutputQueue& queue) {
-        return queue.descriptor() == options.descriptor;
-      });
+  const auto found =
+      std::ranges::find(queues_, options.descriptor, &OutputQueue::descriptor);
   OutputQueue& queue = found == queues_.end()
                            ? queues_.emplace_back(options.descriptor)
                            : *found;
@@ -25,8 +22,7 @@ size_t LineMerger::add_stream(StreamOptions options) {
 }
 
 bool LineMerger::is_full() const {
-  return std::any_of(
-      queues_.begin(), queues_.end(), std::mem_fn(&OutputQueue::is_full));
+  return std::ranges::any_of(queues_, &OutputQueue::is_full);
 }
 
 std::vector<int> LineMerger::unwritten_descriptors() const {

@@ -5,13 +5,6 @@
 #include <algorithm>
 
 namespace brigade {
-namespace {
-
-bool contains(const std::vector<int>& codes, int code) {
-  return std::find(codes.begin(), codes.end(), code) != codes.end();
-}
-
-}  // namespace
 
 RestartVerdict RestartPolicy::judge(const SupervisorResult& end) {
   const SupervisorResult before = std::exchange(last_, end);
@@ -21,7 +14,8 @@ RestartVerdict RestartPolicy::judge(const SupervisorResult& end) {
     return {.reason = "it was asked to end"};
   const bool was_killed =
       !end.failures.empty() && end.failures.front().signal != 0;
-  if (!was_killed && contains(limits_.final_exit_codes, end.exit_code)) {
+  if (!was_killed &&
+      std::ranges::count(limits_.final_exit_codes, end.exit_code) > 0) {
     return {
         .reason = fmt::format("exit code {} would come again", end.exit_code)};
   }

@@ -514,9 +514,7 @@ class Supervisor {
           told_ns == 0 ? INT64_MAX : told_ns,
           rank.end_order);
     };
-    std::sort(failed.begin(), failed.end(), [&](int a, int b) {
-      return key(a) < key(b);
-    });
+    std::ranges::sort(failed, {}, key);
     SupervisorResult result;
     result.was_asked_to_end = was_asked_to_end_;
     for (const Rank& rank : ranks_) {

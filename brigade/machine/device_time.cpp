@@ -35,9 +35,7 @@ int64_t ceil_divide(int64_t a, int64_t b) {
 // Between two measured sizes on a line in logarithms, constant beyond them.
 double interpolate(const std::vector<ProductRate>& rates, int64_t size) {
   const auto above =
-      std::find_if(rates.begin(), rates.end(), [size](const ProductRate& rate) {
-        return rate.size >= size;
-      });
+      std::ranges::lower_bound(rates, size, {}, &ProductRate::size);
   if (above == rates.begin())
     return rates.front().flops_per_s;
   if (above == rates.end())

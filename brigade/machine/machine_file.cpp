@@ -265,10 +265,8 @@ void read_collectives(
         values[1].get<int>(),
         values[2].get<int64_t>(),
         values[3].get<double>()};
-    const bool is_ascending = std::none_of(
-        machine.collectives.begin(),
-        machine.collectives.end(),
-        [&](const CollectiveSample& before) {
+    const bool is_ascending = std::ranges::none_of(
+        machine.collectives, [&](const CollectiveSample& before) {
           return before.collective == sample.collective &&
                  before.ranks == sample.ranks && before.bytes >= sample.bytes;
         });

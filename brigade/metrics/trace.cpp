@@ -29,9 +29,8 @@ ordered_json name_of(const char* what, int rank, int lane, std::string name) {
 
 void Trace::add(const SyncReport& report, int stage) {
   std::vector<BucketTiming> buckets = report.buckets;
-  std::sort(buckets.begin(), buckets.end(), [](const auto& a, const auto& b) {
-    return std::tuple(a.finished_ns, a.index) <
-           std::tuple(b.finished_ns, b.index);
+  std::ranges::sort(buckets, {}, [](const BucketTiming& bucket) {
+    return std::tuple(bucket.finished_ns, bucket.index);
   });
   int64_t covered_until_ns = 0;
   for (const BucketTiming& bucket : buckets) {
@@ -59,9 +58,8 @@ std::string Trace::to_json() const {
   for (const TraceSpan& span : spans_)
     sorted.push_back(&span);
   // An outer span before those inside it.
-  std::stable_sort(sorted.begin(), sorted.end(), [](const auto* a, auto* b) {
-    return std::tuple(a->lane, a->begin_ns, -a->end_ns) <
-           std::tuple(b->lane, b->begin_ns, -b->end_ns);
+  std::ranges::stable_sort(sorted, {}, [](const TraceSpan* span) {
+    return std::tuple(span->lane, span->begin_ns, -span->end_ns);
   });
   auto events = ordered_json::array();
   events.push_back(

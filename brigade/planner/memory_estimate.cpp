@@ -271,10 +271,7 @@ std::vector<MemoryParts> estimate_memory(
 }
 
 const MemoryParts& largest(const std::vector<MemoryParts>& ranks) {
-  return *std::max_element(
-      ranks.begin(), ranks.end(), [](const auto& a, const auto& b) {
-        return a.total() < b.total();
-      });
+  return *std::ranges::max_element(ranks, {}, &MemoryParts::total);
 }
 
 }  // namespace brigade::planner

@@ -62,8 +62,7 @@ class Enumeration {
     if (axis == Axis::kPp)
       return training_.shape.layers + 2;
     const bool divides_sequences =
-        std::find(kSequenceAxes.begin(), kSequenceAxes.end(), axis) !=
-        kSequenceAxes.end();
+        std::ranges::find(kSequenceAxes, axis) != kSequenceAxes.end();
     return divides_sequences ? capped(training_.batch.sequence_tokens / 2)
                              : options_.devices;
   }
@@ -193,12 +192,7 @@ SearchResult search(StepEstimator& estimator, const SearchOptions& options) {
       ++result.too_large;
   };
   Enumeration(estimator.training(), options, visit).run();
-  std::stable_sort(
-      result.fitting.begin(),
-      result.fitting.end(),
-      [](const StepEstimate& a, const StepEstimate& b) {
-        return a.seconds < b.seconds;
-      });
+  std::ranges::stable_sort(result.fitting, {}, &StepEstimate::seconds);
   return result;
 }
 

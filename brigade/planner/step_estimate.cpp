@@ -111,12 +111,7 @@ StepEstimate StepEstimator::estimate(const Layout& layout) {
   for (size_t s = 0; s < times.size(); ++s)
     per_rank[s % static_cast<size_t>(pp)] += times[s].total();
   const size_t longest = static_cast<size_t>(
-      std::max_element(
-          per_rank.begin(),
-          per_rank.end(),
-          [](const PassTime& a, const PassTime& b) {
-            return a.total() < b.total();
-          }) -
+      std::ranges::max_element(per_rank, {}, &PassTime::total) -
       per_rank.begin());
 
   StepEstimate result;

@@ -143,10 +143,9 @@ LineChart loss_chart(const RateSweep& sweep) {
 }  // namespace
 
 const RateTrial* RateSweep::find(int64_t width, double rate) const {
-  const auto found =
-      std::find_if(trials.begin(), trials.end(), [&](const RateTrial& trial) {
-        return trial.width == width && trial.rate == rate;
-      });
+  const auto found = std::ranges::find_if(trials, [&](const RateTrial& trial) {
+    return trial.width == width && trial.rate == rate;
+  });
   return found == trials.end() ? nullptr : &*found;
 }
 

@@ -94,9 +94,7 @@ std::vector<CheckpointEntry> list_checkpoints(const fs::path& folder) {
     if (const auto step = step_of(name))
       entries.push_back({*step, folder / name});
   }
-  std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) {
-    return a.step < b.step;
-  });
+  std::ranges::sort(entries, {}, &CheckpointEntry::step);
   return entries;
 }
 

@@ -87,8 +87,7 @@ bool is_allowed(
     const std::string& fact,
     const std::vector<std::string>& allow_changes) {
   const std::string key = fact.substr(0, fact.find(' '));
-  return std::find(allow_changes.begin(), allow_changes.end(), key) !=
-         allow_changes.end();
+  return std::ranges::find(allow_changes, key) != allow_changes.end();
 }
 
 std::vector<std::string> differences(

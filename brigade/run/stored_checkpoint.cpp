@@ -68,11 +68,8 @@ StoredCheckpoint::StoredCheckpoint(const fs::path& path)
     check_file(file);
     add_pieces(file);
   }
-  for (auto& [name, pieces] : pieces_) {
-    std::sort(pieces.begin(), pieces.end(), [](const auto& a, const auto& b) {
-      return a.slice.begin < b.slice.begin;
-    });
-  }
+  for (auto& [name, pieces] : pieces_)
+    std::ranges::sort(pieces, {}, [](auto& p) { return p.slice.begin; });
 }
 
 DecoderConfig StoredCheckpoint::model(const char* module) const {

@@ -18,9 +18,7 @@ std::vector<FileToCopy> find_tokenizer_files(
   std::vector<FileToCopy> files;
   const auto add = [&](const fs::path& source, const std::string& name) {
     const bool is_there =
-        std::any_of(files.begin(), files.end(), [&](const FileToCopy& file) {
-          return file.name == name;
-        });
+        std::ranges::find(files, name, &FileToCopy::name) != files.end();
     if (!is_there && fs::is_regular_file(source))
       files.push_back({source, name});
   };

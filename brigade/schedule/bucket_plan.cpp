@@ -112,9 +112,7 @@ BucketPlan plan_buckets(
       close(filling);
   }
 
-  std::sort(closed.begin(), closed.end(), [](const auto& a, const auto& b) {
-    return a.last_position < b.last_position;
-  });
+  std::ranges::sort(closed, {}, &OpenBucket::last_position);
   BucketPlan plan;
   plan.buckets.reserve(closed.size());
   for (OpenBucket& filled : closed)

@@ -18,16 +18,13 @@ struct PlacedAction {
 
 // Transfers stand before the computation that starts when they are ready, and
 // among themselves by their producer, which both ends know.
-bool in_order(const PlacedAction& a, const PlacedAction& b) {
-  const auto key = [](const PlacedAction& placed) {
-    return std::make_tuple(
-        placed.time,
-        is_computation(placed.action.kind),
-        static_cast<int>(placed.producer.kind),
-        placed.producer.stage,
-        placed.producer.micro_batch);
-  };
-  return key(a) < key(b);
+auto shared_place(const PlacedAction& placed) {
+  return std::make_tuple(
+      placed.time,
+      is_computation(placed.action.kind),
+      static_cast<int>(placed.producer.kind),
+      placed.producer.stage,
+      placed.producer.micro_batch);
 }
 
 // What the stage next in the tensor's way receives, or nothing (kind kForward)
@@ -146,7 +143,7 @@ Schedule add_communication(Schedule schedule) {
     }
   }
   for (size_t rank = 0; rank < placed.size(); ++rank) {
-    std::sort(placed[rank].begin(), placed[rank].end(), in_order);
+    std::ranges::sort(placed[rank], {}, shared_place);
     std::vector<Action>& actions = schedule.per_rank[rank];
     actions.clear();
     for (const PlacedAction& one : placed[rank])

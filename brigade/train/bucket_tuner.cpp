@@ -195,10 +195,9 @@ class Tuner {
     std::vector<int64_t> kept;
     std::vector<int64_t> kept_indices;
     for (int64_t i = 0; i < count; ++i) {
-      const bool is_new = std::all_of(
-          kept_indices.begin(), kept_indices.end(), [&](int64_t other) {
-            return differ[static_cast<size_t>(i * count + other)] != 0;
-          });
+      const bool is_new = std::ranges::all_of(kept_indices, [&](int64_t other) {
+        return differ[static_cast<size_t>(i * count + other)] != 0;
+      });
       if (!is_new)
         continue;
       kept_indices.push_back(i);
@@ -310,10 +309,7 @@ void rank_predictions(std::vector<TunedCapacity>& capacities, double alike_ms) {
         alike_ms > 0 ? std::floor(over_ms / alike_ms) : over_ms,
         -capacity.capacity_bytes);
   };
-  std::sort(
-      capacities.begin(), capacities.end(), [&](const auto& a, const auto& b) {
-        return key(a) < key(b);
-      });
+  std::ranges::sort(capacities, {}, key);
 }
 
 std::string BucketTuning::table() const {

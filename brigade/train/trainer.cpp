@@ -605,8 +605,7 @@ class Trainer {
 
   bool is_traced(int64_t step) const {
     const auto& steps = config_.logging.trace_steps;
-    return steps &&
-           std::find(steps->begin(), steps->end(), step) != steps->end();
+    return steps && std::ranges::find(*steps, step) != steps->end();
   }
 
   // After each traced step: what was seen survives a run that fails later.
