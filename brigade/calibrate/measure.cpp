@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "brigade/calibrate/collective_timer.h"
-#include "brigade/calibrate/layer_stack.h"
+#include "brigade/calibrate/measured_layer.h"
 #include "brigade/calibrate/phase_timer.h"
 #include "brigade/comm/process_mesh.h"
 #include "brigade/comm/self_communicator.h"

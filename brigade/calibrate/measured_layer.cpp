@@ -2,6 +2,8 @@
 
 #include <torch/torch.h>
 
+#include <utility>
+
 #include "brigade/comm/self_communicator.h"
 #include "brigade/context_parallel/ring_attention.h"
 #include "brigade/model/recompute.h"
@@ -37,6 +39,16 @@ const ops::OpOptions kOptions = ops::WeightGrad::kAccumulate;
 
 const ops::LinearOptions kLinearOptions = {
     .weight_grad = ops::WeightGrad::kAccumulate};
+
+std::vector<MeasuredLayer> make_layers(
+    const machine::LayerSample& sizes,
+    const CommunicatorPtr& group,
+    size_t count) {
+  std::vector<MeasuredLayer> layers;
+  for (size_t i = 0; i < count; ++i)
+    layers.emplace_back(sizes, group);
+  return layers;
+}
 
 }  // namespace
 
@@ -119,6 +131,28 @@ void MeasuredLayer::backward(
       {output.delta, output.residual},
       {input.delta, input.residual},
       {output_grads.delta, output_grads.residual});
+}
+
+LayerStack::LayerStack(
+    const machine::LayerSample& sizes,
+    const CommunicatorPtr& group,
+    size_t count,
+    bool is_recomputed)
+    : is_recomputed_(is_recomputed),
+      layers_(make_layers(sizes, group, count)),
+      outputs_(count),
+      input_(layers_.front().make_stream()),
+      grads_(layers_.front().make_stream()) {}
+
+void LayerStack::forward() {
+  for (size_t i = 0; i < layers_.size(); ++i)
+    outputs_[i] = is_recomputed_ ? layers_[i].forward_recomputed(input_)
+                                 : layers_[i].forward(input_);
+}
+
+void LayerStack::backward() {
+  for (size_t i = layers_.size(); i-- > 0;)
+    layers_[i].backward(std::exchange(outputs_[i], {}), input_, grads_);
 }
 
 }  // namespace brigade

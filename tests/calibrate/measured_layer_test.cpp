@@ -1,4 +1,4 @@
-#include "brigade/calibrate/layer_stack.h"
+#include "brigade/calibrate/measured_layer.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
