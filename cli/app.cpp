@@ -17,7 +17,6 @@
 #include "brigade/files/usual_path.h"
 #include "brigade/launch/environment.h"
 #include "brigade/launch/rank_report.h"
-#include "cli/cmake_folder.h"
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/parse_errors.h"
@@ -183,6 +182,27 @@ class HelpFormatter : public CLI::Formatter {
     return text + "\n";
   }
 };
+
+// brigade --cmake-dir: where find_package(brigade) finds the C++ library that
+// is installed beside this program. Throws Error where it is not.
+void print_cmake_folder() {
+  const std::filesystem::path bin =
+      std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  // Relative to the program's folder, as both are installed.
+  const std::filesystem::path folder =
+      (bin / BRIGADE_CMAKE_FOLDER).lexically_normal();
+  std::error_code error;
+  if (!std::filesystem::exists(folder / "brigade-config.cmake", error)) {
+    throw Error(
+        ExitCode::kConfig,
+        fmt::format(
+            "the C++ library is not installed beside this program: '{}' has no "
+            "brigade-config.cmake; install the package libbrigade-dev, the "
+            "wheel, or a build (cmake --install)",
+            folder.string()));
+  }
+  fmt::print("{}\n", folder.string());
+}
 
 }  // namespace
 
