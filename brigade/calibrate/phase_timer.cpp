@@ -17,14 +17,14 @@ double cpu_seconds() {
   return static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
 }
 
-}  // namespace
-
 double seconds_of(const std::function<void()>& work) {
   const auto begin = std::chrono::steady_clock::now();
   work();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin)
       .count();
 }
+
+}  // namespace
 
 Phases PhaseTimer::phases(
     const std::function<void()>& forward,

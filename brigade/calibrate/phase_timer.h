@@ -11,13 +11,10 @@
 
 namespace brigade {
 
-double seconds_of(const std::function<void()>& work);
-
 // Seconds of a forward and its backward.
 struct Phases {
   double forward = 0;
   double backward = 0;
-  double total() const { return forward + backward; }
 };
 
 // The medians of works that take turns, so that a machine that slows down slows
