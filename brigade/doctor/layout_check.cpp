@@ -6,7 +6,6 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <numeric>
-#include <utility>
 
 #include "brigade/base/error.h"
 #include "brigade/comm/agreement.h"
@@ -203,7 +202,7 @@ void write_layout_check_data(const fs::path& folder) {
   write_text_file(folder / "run.json", run_config(folder).dump(2));
 }
 
-std::vector<LayoutDifference> check_layouts(
+void check_layouts(
     const LaunchEnvironment& environment,
     const StorePtr& store,
     const fs::path& folder,
@@ -219,7 +218,6 @@ std::vector<LayoutDifference> check_layouts(
     const PeerAddress address = peer_address(environment);
     backend.gloo = {.interface = address.interface, .address = address.address};
   }
-  std::vector<LayoutDifference> results;
   for (const CheckedLayout& layout : checked_layouts(ranks)) {
     const std::string name = layout.name();
     const Trained& expected = layout.has_experts ? of_experts : of_dense;
@@ -256,9 +254,7 @@ std::vector<LayoutDifference> check_layouts(
     result.loss = static_cast<double>(worst[0]) / kUnits;
     result.grad_norm = static_cast<double>(worst[1]) / kUnits;
     on_result(result);
-    results.push_back(std::move(result));
   }
-  return results;
 }
 
 }  // namespace brigade

@@ -40,7 +40,7 @@ void write_layout_check_data(const std::filesystem::path& folder);
 // CPU. `folder` holds what write_layout_check_data() wrote. `on_result` is
 // called with each layout's result as it comes, on every rank. A CommError ends
 // the check: the ranks cannot connect again.
-std::vector<LayoutDifference> check_layouts(
+void check_layouts(
     const LaunchEnvironment& environment,
     const StorePtr& store,
     const std::filesystem::path& folder,

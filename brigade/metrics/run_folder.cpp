@@ -162,9 +162,9 @@ std::unique_ptr<FolderLock> lock_checkpoint_folder(const TrainConfig& config) {
   return std::make_unique<FolderLock>(folder, "the folder of checkpoints");
 }
 
-RunFolder open_run_folder(const TrainConfig& config) {
+void open_run_folder(const TrainConfig& config) {
   check_run_folder(config);
-  RunFolder folder{config.logging.run_dir};
+  const RunFolder folder{config.logging.run_dir};
   try {
     if (config.run.overwrite && !continues(config)) {
       fs::remove(folder.metrics());
@@ -186,7 +186,6 @@ RunFolder open_run_folder(const TrainConfig& config) {
   }
   make_folder(folder.path);
   write_text_file(folder.config(), to_json(config).dump(2) + "\n");
-  return folder;
 }
 
 }  // namespace brigade

@@ -57,7 +57,7 @@ std::unique_ptr<FolderLock> lock_checkpoint_folder(const TrainConfig& config);
 // Makes the folder and writes config.json. With run.overwrite an earlier run's
 // metrics, traces and checkpoints are removed first; a run that continues a
 // checkpoint in its own folder goes on writing there.
-RunFolder open_run_folder(const TrainConfig& config);
+void open_run_folder(const TrainConfig& config);
 
 // Where checkpoints go: checkpoint.save_dir, or RUN/checkpoints.
 std::filesystem::path checkpoint_folder(const TrainConfig& config);
