@@ -267,8 +267,7 @@ SentencePieceTokens add_sentencepiece_model(
         static_cast<int64_t>(id),
         {piece.text, piece.score, static_cast<TokenType>(piece.type)});
   }
-  for (const TokenBeside& token :
-       read_files_beside(path.parent_path()).tokens) {
+  for (const AddedToken& token : read_files_beside(path.parent_path()).tokens) {
     if (!tokens.holds(token.id))
       continue;
     const auto at = static_cast<size_t>(token.id);
@@ -278,7 +277,7 @@ SentencePieceTokens add_sentencepiece_model(
         token.id,
         {token.content,
          kUnreachableScore,
-         token.is_special ? TokenType::kControl : TokenType::kUserDefined});
+         token.special ? TokenType::kControl : TokenType::kUserDefined});
   }
   return result;
 }

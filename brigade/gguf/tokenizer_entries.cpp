@@ -14,6 +14,7 @@
 #include "brigade/gguf/token_list.h"
 #include "brigade/json/node.h"
 #include "brigade/tokenizer/byte_alphabet.h"
+#include "brigade/tokenizer/sentencepiece_json.h"
 #include "brigade/tokenizer/token_model.h"
 #include "brigade/tokenizer/tokenizer.h"
 #include "brigade/tokenizer/tokenizer_json.h"
@@ -222,14 +223,7 @@ json all_added_tokens(const Tokenizer& engine) {
   if (own == nullptr)
     return list;
   for (const AddedToken& token : own->added_tokens())
-    list.push_back(
-        {{"id", token.id},
-         {"content", token.content},
-         {"single_word", token.single_word},
-         {"lstrip", token.lstrip},
-         {"rstrip", token.rstrip},
-         {"normalized", token.normalized},
-         {"special", token.special}});
+    list.push_back(added_token_json(token));
   return list;
 }
 

@@ -112,16 +112,17 @@ class TokenizerReader {
                                                   : std::nullopt;
   }
 
-  std::vector<TokenBeside> added_tokens() const {
-    std::vector<TokenBeside> added;
+  std::vector<AddedToken> added_tokens() const {
+    std::vector<AddedToken> added;
     for (size_t id = 0; id < tokens_.size(); ++id) {
       const TokenType type = tokens_[id].type;
       if (type != TokenType::kControl && type != TokenType::kUserDefined)
         continue;
       added.push_back(
-          {.content = tokens_[id].text,
-           .id = static_cast<int64_t>(id),
-           .is_special = type == TokenType::kControl});
+          {.id = static_cast<int32_t>(id),
+           .content = tokens_[id].text,
+           .normalized = false,
+           .special = type == TokenType::kControl});
     }
     return added;
   }
@@ -157,7 +158,7 @@ class TokenizerReader {
       if (tokens_[id].type != TokenType::kUnused)
         vocabulary[tokens_[id].text] = id;
     }
-    for (const TokenBeside& token : added_tokens())
+    for (const AddedToken& token : added_tokens())
       added.push_back(added_token_json(token));
     return {
         {"version", "1.0"},

@@ -72,15 +72,17 @@ json merges_of(const Model& model) {
 }
 
 json added_tokens_of(const Model& model, const FilesBeside& beside) {
-  std::map<int64_t, TokenBeside> tokens;
-  for (size_t id = 0; id < model.pieces.size(); ++id) {
-    if (is_spelled_symbol(model.pieces[id].type))
-      tokens[static_cast<int64_t>(id)] = {
-          .content = model.pieces[id].text,
-          .id = static_cast<int64_t>(id),
-          .is_special = true};
+  std::map<int32_t, AddedToken> tokens;
+  for (size_t i = 0; i < model.pieces.size(); ++i) {
+    const auto id = static_cast<int32_t>(i);
+    if (is_spelled_symbol(model.pieces[i].type))
+      tokens[id] = {
+          .id = id,
+          .content = model.pieces[i].text,
+          .normalized = false,
+          .special = true};
   }
-  for (const TokenBeside& token : beside.tokens)
+  for (const AddedToken& token : beside.tokens)
     tokens[token.id] = token;
   json list = json::array();
   for (const auto& [id, token] : tokens)
@@ -90,7 +92,7 @@ json added_tokens_of(const Model& model, const FilesBeside& beside) {
 
 std::optional<int64_t>
 id_of(const std::string& name, const Model& model, const FilesBeside& beside) {
-  for (const TokenBeside& token : beside.tokens) {
+  for (const AddedToken& token : beside.tokens) {
     if (token.content == name)
       return token.id;
   }
@@ -141,19 +143,19 @@ json replace(const char* from, const char* to) {
       {"type", "Replace"}, {"pattern", {{"String", from}}}, {"content", to}};
 }
 
-TokenBeside read_token(const JsonNode& node, int64_t id) {
-  TokenBeside token{.content = node.at("content").string(), .id = id};
+AddedToken read_token(const JsonNode& node, int32_t id) {
+  AddedToken token{.id = id, .content = node.at("content").string()};
   token.single_word = node.boolean_at("single_word", false);
   token.lstrip = node.boolean_at("lstrip", false);
   token.rstrip = node.boolean_at("rstrip", false);
   token.normalized = node.boolean_at("normalized", false);
-  token.is_special = node.boolean_at("special", false);
+  token.special = node.boolean_at("special", false);
   return token;
 }
 
 void read_config_beside(
     const fs::path& path,
-    std::map<int64_t, TokenBeside>& tokens,
+    std::map<int32_t, AddedToken>& tokens,
     FilesBeside& beside) {
   const std::string text = read_text_file(path);
   const JsonDocument document(text, {"tokenizer", path.string()});
@@ -169,7 +171,7 @@ void read_config_beside(
   if (!list)
     return;
   for (const auto& [name, value] : list->value().items()) {
-    const auto id = parse_number<int64_t>(name).value_or(-1);
+    const auto id = parse_number<int32_t>(name).value_or(-1);
     if (id < 0)
       list->fail(fmt::format("\"{}\" is not a token's id", name));
     tokens[id] = read_token(list->at(name), id);
@@ -178,7 +180,7 @@ void read_config_beside(
 
 }  // namespace
 
-json added_token_json(const TokenBeside& token) {
+json added_token_json(const AddedToken& token) {
   return {
       {"id", token.id},
       {"content", token.content},
@@ -186,7 +188,7 @@ json added_token_json(const TokenBeside& token) {
       {"lstrip", token.lstrip},
       {"rstrip", token.rstrip},
       {"normalized", token.normalized},
-      {"special", token.is_special}};
+      {"special", token.special}};
 }
 
 std::optional<std::string> reason_not_to_convert(const Model& model) {
@@ -214,7 +216,7 @@ std::optional<std::string> reason_not_to_convert(const Model& model) {
 
 FilesBeside read_files_beside(const fs::path& folder) {
   FilesBeside beside;
-  std::map<int64_t, TokenBeside> tokens;
+  std::map<int32_t, AddedToken> tokens;
   const fs::path added = folder / "added_tokens.json";
   if (has_file(added)) {
     const std::string text = read_text_file(added);
@@ -222,8 +224,9 @@ FilesBeside read_files_beside(const fs::path& folder) {
     const JsonNode root = document.root();
     root.require_object();
     for (const auto& [content, value] : root.value().items()) {
-      const int64_t id = root.at(content).integer(0, INT32_MAX - 1);
-      tokens[id] = {.content = content, .id = id};
+      const auto id =
+          static_cast<int32_t>(root.at(content).integer(0, INT32_MAX - 1));
+      tokens[id] = {.id = id, .content = content, .normalized = false};
     }
   }
   const fs::path config = folder / "tokenizer_config.json";
@@ -236,9 +239,7 @@ FilesBeside read_files_beside(const fs::path& folder) {
 
 bool adds_tokens(const FilesBeside& beside, const Model& model) {
   return std::any_of(
-      beside.tokens.begin(),
-      beside.tokens.end(),
-      [&](const TokenBeside& token) {
+      beside.tokens.begin(), beside.tokens.end(), [&](const AddedToken& token) {
         const auto id = static_cast<size_t>(token.id);
         return id >= model.pieces.size() ||
                model.pieces[id].text != token.content;

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "brigade/tokenizer/added_tokens.h"
 #include "brigade/tokenizer/sentencepiece_model.h"
 
 namespace brigade {
@@ -19,23 +20,12 @@ namespace brigade {
 std::optional<std::string> reason_not_to_convert(
     const SentencePieceModel& model);
 
-// A token that the files beside a .model add to it.
-struct TokenBeside {
-  std::string content;
-  int64_t id = 0;
-  bool single_word = false;
-  bool lstrip = false;
-  bool rstrip = false;
-  bool normalized = false;
-  bool is_special = false;
-};
-
 // As it stands in the "added_tokens" of a tokenizer.json.
-nlohmann::json added_token_json(const TokenBeside& token);
+nlohmann::json added_token_json(const AddedToken& token);
 
 // What transformers reads beside a .model.
 struct FilesBeside {
-  std::vector<TokenBeside> tokens;  // ascending by id, each once
+  std::vector<AddedToken> tokens;  // ascending by id, each once
   // What the template adds before and behind a text, where there is such a
   // token.
   std::optional<std::string> begin = "<s>";
