@@ -222,11 +222,11 @@ SentencePieceTokens add_sentencepiece_json(
       special.insert(added.at("content").get<std::string>());
   }
   for (const auto& [text, id] : model.at("vocab").items()) {
-    GgufToken token{text, scores.score(text), TokenType::kNormal};
+    GgufToken token{text, scores.score(text), PieceType::kNormal};
     if (unknown == text) {
-      token.type = TokenType::kUnknown;
+      token.type = PieceType::kUnknown;
     } else if (is_byte_token(text)) {
-      token.type = TokenType::kByte;
+      token.type = PieceType::kByte;
       ++bytes;
     }
     tokens.set(id.get<int64_t>(), token);
@@ -256,16 +256,13 @@ SentencePieceTokens add_sentencepiece_model(
   if (model.adds_dummy_prefix)
     result.prefix = SpacePrefix::kBeforeText;
   for (size_t id = 0; id < model.pieces.size(); ++id) {
-    const SentencePieceModel::Piece& piece = model.pieces[id];
-    if (piece.type == SentencePieceModel::PieceType::kUserDefined &&
-        model.adds_dummy_prefix)
+    const GgufToken& piece = model.pieces[id];
+    if (piece.type == PieceType::kUserDefined && model.adds_dummy_prefix)
       result.difference =
           "llama.cpp puts a space behind the user's symbols in a text too, "
           "such as \"" +
           piece.text + "\"";
-    tokens.set(
-        static_cast<int64_t>(id),
-        {piece.text, piece.score, static_cast<TokenType>(piece.type)});
+    tokens.set(static_cast<int64_t>(id), piece);
   }
   for (const AddedToken& token : read_files_beside(path.parent_path()).tokens) {
     if (!tokens.holds(token.id))
@@ -277,7 +274,7 @@ SentencePieceTokens add_sentencepiece_model(
         token.id,
         {token.content,
          kUnreachableScore,
-         token.special ? TokenType::kControl : TokenType::kUserDefined});
+         token.special ? PieceType::kControl : PieceType::kUserDefined});
   }
   return result;
 }

@@ -2,33 +2,25 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "brigade/gguf/format.h"
+#include "brigade/tokenizer/sentencepiece_model.h"
 
 namespace brigade {
 
-// tokenizer.ggml.token_type; the first six are SentencePiece's.
-enum class TokenType : int32_t {
-  kNormal = 1,
-  kUnknown = 2,
-  kControl = 3,
-  kUserDefined = 4,
-  kUnused = 5,
-  kByte = 6,
-};
-
-struct GgufToken {
-  std::string text;
-  float score = 0;
-  TokenType type = TokenType::kUnused;
-};
+// GGUF says of a token what SentencePiece says of a piece, and numbers its type
+// (tokenizer.ggml.token_type) likewise.
+using GgufToken = SentencePieceModel::Piece;
+using PieceType = SentencePieceModel::PieceType;
 
 class TokenList {
  public:
   // `size`: rows of the model's embedding, all unused at first.
-  explicit TokenList(int64_t size) : tokens_(static_cast<size_t>(size)) {}
+  explicit TokenList(int64_t size)
+      : tokens_(
+            static_cast<size_t>(size),
+            GgufToken{.type = PieceType::kUnused}) {}
 
   // Throws ConfigError for a token beyond the model's vocabulary.
   void set(int64_t id, const GgufToken& token);

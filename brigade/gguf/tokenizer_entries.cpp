@@ -145,7 +145,7 @@ void add_byte_level(
     result.notes.push_back(pre.difference);
   const json& model = tokenizer.at("model");
   for (const auto& [text, id] : model.at("vocab").items())
-    tokens.set(id.get<int64_t>(), {text, 0, TokenType::kNormal});
+    tokens.set(id.get<int64_t>(), {text, 0, PieceType::kNormal});
   add_text(result.entries, "tokenizer.ggml.model", kByteLevelModel);
   add_text(result.entries, "tokenizer.ggml.pre", pre.name);
   result.entries.push_back({"tokenizer.ggml.merges", merge_lines(model)});
@@ -172,10 +172,10 @@ void add_added_tokens(
           id));
       continue;
     }
-    TokenType type = added.value("special", false) ? TokenType::kControl
-                                                   : TokenType::kUserDefined;
+    PieceType type = added.value("special", false) ? PieceType::kControl
+                                                   : PieceType::kUserDefined;
     if (unknown == content)
-      type = TokenType::kUnknown;
+      type = PieceType::kUnknown;
     tokens.set(
         id, {content, tokens.tokens()[static_cast<size_t>(id)].score, type});
   }
@@ -211,7 +211,7 @@ void add_sentencepiece(
        kind.prefix == SpacePrefix::kBeforeText});
   tokens.add_scores_to(result.entries);
   for (size_t id = 0; id < tokens.tokens().size(); ++id) {
-    if (tokens.tokens()[id].type == TokenType::kUnknown)
+    if (tokens.tokens()[id].type == PieceType::kUnknown)
       add_id(result.entries, "unknown", id);
   }
 }
@@ -260,9 +260,9 @@ void add_bytes(
   for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
     if (id < 256) {
       const char byte = static_cast<char>(id);
-      tokens.set(id, {ByteAlphabet::encode({&byte, 1}), 0, TokenType::kNormal});
+      tokens.set(id, {ByteAlphabet::encode({&byte, 1}), 0, PieceType::kNormal});
     } else if (tokens.holds(id)) {
-      tokens.set(id, {*tokenizer.token_text(id), 0, TokenType::kControl});
+      tokens.set(id, {*tokenizer.token_text(id), 0, PieceType::kControl});
     }
   }
   add_text(result.entries, "tokenizer.ggml.model", kByteLevelModel);

@@ -72,15 +72,15 @@ class TokenizerReader {
         (scores != nullptr && scores->size() != texts.size()))
       fail("its lists of tokens, types and scores are of different lengths");
     for (size_t id = 0; id < texts.size(); ++id) {
-      GgufToken token{texts[id], 0, TokenType::kNormal};
+      GgufToken token{texts[id], 0, PieceType::kNormal};
       if (types != nullptr)
-        token.type = static_cast<TokenType>((*types)[id]);
+        token.type = static_cast<PieceType>((*types)[id]);
       if (scores != nullptr)
         token.score = (*scores)[id];
       tokens_.push_back(std::move(token));
     }
     // What fills up the embedding is no token.
-    while (!tokens_.empty() && tokens_.back().type == TokenType::kUnused)
+    while (!tokens_.empty() && tokens_.back().type == PieceType::kUnused)
       tokens_.pop_back();
   }
 
@@ -115,29 +115,25 @@ class TokenizerReader {
   std::vector<AddedToken> added_tokens() const {
     std::vector<AddedToken> added;
     for (size_t id = 0; id < tokens_.size(); ++id) {
-      const TokenType type = tokens_[id].type;
-      if (type != TokenType::kControl && type != TokenType::kUserDefined)
+      const PieceType type = tokens_[id].type;
+      if (type != PieceType::kControl && type != PieceType::kUserDefined)
         continue;
       added.push_back(
           {.id = static_cast<int32_t>(id),
            .content = tokens_[id].text,
            .normalized = false,
-           .special = type == TokenType::kControl});
+           .special = type == PieceType::kControl});
     }
     return added;
   }
 
   json sentencepiece() const {
-    SentencePieceModel model;
     for (const GgufToken& token : tokens_) {
       const auto type = static_cast<int32_t>(token.type);
       if (type < 1 || type > 6 || token.text.empty())
         fail(fmt::format("the token \"{}\" has the type {}", token.text, type));
-      model.pieces.push_back(
-          {token.text,
-           token.score,
-           static_cast<SentencePieceModel::PieceType>(type)});
     }
+    SentencePieceModel model{.pieces = tokens_};
     const auto* prefix = file_.find_value<bool>(key("add_space_prefix"));
     model.adds_dummy_prefix = prefix == nullptr || *prefix;
     FilesBeside beside{.tokens = added_tokens()};
@@ -155,7 +151,7 @@ class TokenizerReader {
     json added = json::array();
     for (size_t id = 0; id < tokens_.size(); ++id) {
       // Added tokens too: only there may their ids lie in front of others.
-      if (tokens_[id].type != TokenType::kUnused)
+      if (tokens_[id].type != PieceType::kUnused)
         vocabulary[tokens_[id].text] = id;
     }
     for (const AddedToken& token : added_tokens())
