@@ -33,55 +33,39 @@ class Header {
  private:
   std::string bytes_;
 
+  static GgufValueType type_of(bool) { return GgufValueType::kBool; }
+  static GgufValueType type_of(uint32_t) { return GgufValueType::kUint32; }
+  static GgufValueType type_of(int32_t) { return GgufValueType::kInt32; }
+  static GgufValueType type_of(uint64_t) { return GgufValueType::kUint64; }
+  static GgufValueType type_of(int64_t) { return GgufValueType::kInt64; }
+  static GgufValueType type_of(float) { return GgufValueType::kFloat32; }
+  static GgufValueType type_of(const std::string&) {
+    return GgufValueType::kString;
+  }
+
   void type(GgufValueType type) { number(static_cast<uint32_t>(type)); }
 
-  void value(bool value) {
-    type(GgufValueType::kBool);
-    number<uint8_t>(value ? 1 : 0);
-  }
-  void value(uint32_t value) {
-    type(GgufValueType::kUint32);
-    number(value);
-  }
-  void value(int32_t value) {
-    type(GgufValueType::kInt32);
-    number(value);
-  }
-  void value(uint64_t value) {
-    type(GgufValueType::kUint64);
-    number(value);
-  }
-  void value(int64_t value) {
-    type(GgufValueType::kInt64);
-    number(value);
-  }
-  void value(float value) {
-    type(GgufValueType::kFloat32);
-    number(value);
-  }
-  void value(const std::string& value) {
-    type(GgufValueType::kString);
-    string(value);
-  }
-  void array(GgufValueType element, size_t count) {
-    type(GgufValueType::kArray);
-    type(element);
-    number<uint64_t>(count);
-  }
-  void value(const std::vector<std::string>& values) {
-    array(GgufValueType::kString, values.size());
-    for (const std::string& value : values)
+  template <typename Value>
+  void untyped(const Value& value) {
+    if constexpr (std::is_arithmetic_v<Value>)
+      number(value);
+    else
       string(value);
   }
-  void value(const std::vector<float>& values) {
-    array(GgufValueType::kFloat32, values.size());
-    for (const float value : values)
-      number(value);
+
+  template <typename Value>
+  void value(const Value& value) {
+    type(type_of(value));
+    untyped(value);
   }
-  void value(const std::vector<int32_t>& values) {
-    array(GgufValueType::kInt32, values.size());
-    for (const int32_t value : values)
-      number(value);
+
+  template <typename Value>
+  void value(const std::vector<Value>& values) {
+    type(GgufValueType::kArray);
+    type(type_of(Value()));
+    number<uint64_t>(values.size());
+    for (const Value& value : values)
+      untyped(value);
   }
 };
 
