@@ -31,25 +31,19 @@ GgufType type_in_folder(GgufType type) {
   return type == GgufType::kQ8_0 ? GgufType::kF32 : type;
 }
 
-SafetensorsDtype dtype_in_folder(GgufType type) {
-  switch (type_in_folder(type)) {
-    case GgufType::kF16:
-      return SafetensorsDtype::kF16;
-    case GgufType::kBF16:
-      return SafetensorsDtype::kBF16;
-    default:
-      return SafetensorsDtype::kF32;
-  }
-}
+struct FolderDtype {
+  SafetensorsDtype dtype;
+  std::string name;  // as config.json says it
+};
 
-std::string dtype_name(GgufType type) {
+FolderDtype dtype_in_folder(GgufType type) {
   switch (type_in_folder(type)) {
     case GgufType::kF16:
-      return "float16";
+      return {SafetensorsDtype::kF16, "float16"};
     case GgufType::kBF16:
-      return "bfloat16";
+      return {SafetensorsDtype::kBF16, "bfloat16"};
     default:
-      return "float32";
+      return {SafetensorsDtype::kF32, "float32"};
   }
 }
 
@@ -64,8 +58,8 @@ class Import {
   }
 
   ImportedModel write(const fs::path& folder) {
-    const GgufType type = stored(rows_.front()).type;
-    const json config = to_hugging_face_json(config_, dtype_name(type));
+    const std::string dtype = dtype_in_folder(stored(rows_.front()).type).name;
+    const json config = to_hugging_face_json(config_, dtype);
     write_text_file(folder / "config.json", config.dump(2) + "\n");
     json generation = {{"_from_model_config", true}};
     for (const char* key : {"bos_token_id", "eos_token_id"}) {
@@ -81,7 +75,7 @@ class Import {
     return {
         .parameters = parameter_count(config_),
         .architecture = gguf_architecture(config_.architecture),
-        .dtype = dtype_name(type),
+        .dtype = dtype,
         .has_tokenizer = !files.empty()};
   }
 
@@ -159,7 +153,7 @@ class Import {
       by_name[row.name] = &row;
       specs.push_back(
           {row.name,
-           dtype_in_folder(stored(row).type),
+           dtype_in_folder(stored(row).type).dtype,
            {row.shape.begin(), row.shape.end()}});
       total_bytes += size_bytes(specs.back());
     }

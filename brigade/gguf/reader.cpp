@@ -256,7 +256,7 @@ class GgufParser {
     const uint64_t data_begin = begin.value_or(0);
     for (size_t i = 0; i < contents.tensors.size(); ++i) {
       GgufTensor& tensor = contents.tensors[i];
-      const auto bytes = data_bytes({tensor.name, tensor.type, tensor.shape});
+      const auto bytes = data_bytes(tensor);
       if (!bytes) {
         fail(
             at_,

@@ -16,10 +16,7 @@
 
 namespace brigade {
 
-struct GgufTensor {
-  std::string name;
-  GgufType type = GgufType::kF32;
-  std::vector<uint64_t> shape;      // as in PyTorch: [rows, columns]
+struct GgufTensor : GgufTensorSpec {
   std::span<const std::byte> data;  // unaligned
 };
 
