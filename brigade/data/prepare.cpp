@@ -65,7 +65,7 @@ class Preparation {
     files_ = find_text_files(
         options.inputs,
         options.chat ? std::nullopt : options.format,
-        &skipped_,
+        &result_.skipped,
         options.chat ? JsonFiles::kListsTaken : JsonFiles::kSkipped);
     for (TextFile& file : files_) {
       progress_.total_bytes += file.size_bytes;
@@ -96,16 +96,16 @@ class Preparation {
     remove_leftovers(prefix);
 
     make_tokenizer();
-    const TokenType type = megatron_token_type(tokenizer_->vocab_size());
-    MegatronWriter writer(prefix, {.type = type});
-    write_tokens(writer, type);
+    type_ = megatron_token_type(tokenizer_->vocab_size());
+    MegatronWriter writer(prefix, {.type = type_});
+    write_tokens(writer);
 
-    PrepareResult result = make_result(writer, type);
+    finish_result(writer);
     // From here on names appear. The old index goes first and the new one
     // comes last, so that no moment shows a dataset of old and new parts.
     remove_file(with_suffix(prefix, ".idx"));
     // By PREFIX.json the other parts are known as Brigade's, so it comes first.
-    write_dataset_info(prefix, result.info);
+    write_dataset_info(prefix, result_.info);
     if (tokenizer_folder_)
       tokenizer_folder_->commit();
     // What a model said of the dataset that was here.
@@ -116,7 +116,7 @@ class Preparation {
     else
       remove_file(mask);
     writer.commit();
-    return result;
+    return std::move(result_);
   }
 
  private:
@@ -240,14 +240,14 @@ class Preparation {
         std::move(encoding));
   }
 
-  EncodedChats encode(const TextBlock& block, TokenType type) const {
+  EncodedChats encode(const TextBlock& block) const {
     const TextFile& file = files_[block.file];
     if (encoder_)
       return encode_chat_block(
-          *encoder_, block, file, *options_.chat, options_.bad_lines, type);
+          *encoder_, block, file, *options_.chat, options_.bad_lines, type_);
     return {
         encode_block(
-            *tokenizer_, block, file, options_.text, options_.bad_lines, type),
+            *tokenizer_, block, file, options_.text, options_.bad_lines, type_),
         {}};
   }
 
@@ -285,7 +285,7 @@ class Preparation {
                 text += '\n';
               },
               skip);
-          report(reader.bytes_read());
+          report(block.bytes_read);
           return true;
         },
         model,
@@ -296,8 +296,9 @@ class Preparation {
     begin_stage(PrepareProgress::Stage::kTokenize);
   }
 
-  void write_tokens(MegatronWriter& writer, TokenType type) {
-    sources_.resize(files_.size());
+  void write_tokens(MegatronWriter& writer) {
+    for (const TextFile& file : files_)
+      result_.info.sources.push_back({.path = file.path.string()});
     TextOptions text = options_.text;
     text.cut_before = [this](std::string_view whole, size_t at) {
       return tokenizer_->cut_before(whole, at);
@@ -308,35 +309,21 @@ class Preparation {
     }
     TextReader reader(files_, text);
     if (bos_id_ && !options_.chat)
-      append_tokens(type, std::span(&*bos_id_, 1), ends_.begin);
+      append_tokens(type_, std::span(&*bos_id_, 1), ends_.begin);
     if (eos_id_ && !options_.chat)
-      append_tokens(type, std::span(&*eos_id_, 1), ends_.end);
-    struct Work {
-      TextBlock block;
-      uint64_t bytes_read = 0;
-    };
-    struct Result {
-      EncodedChats encoded;
-      uint64_t bytes_read = 0;
-    };
-    OrderedStages<Work, Result> stages;
+      append_tokens(type_, std::span(&*eos_id_, 1), ends_.end);
+    OrderedStages<TextBlock, EncodedChats> stages;
     stages.num_workers = num_workers_;
     stages.max_cost = kMaxPreparedText;
-    stages.produce = [&](Work& work) {
-      const bool found = reader.next(work.block);
-      work.bytes_read = reader.bytes_read();
-      return found;
-    };
-    stages.cost = [](const Work& work) { return work.block.text.size() + 1; };
-    stages.transform = [&](Work work) {
-      return Result{encode(work.block, type), work.bytes_read};
-    };
-    stages.consume = [&](Result result) {
-      write_block(writer, type, result.encoded.block);
-      chat_counts_.add(result.encoded.counts);
+    stages.produce = [&](TextBlock& block) { return reader.next(block); };
+    stages.cost = [](const TextBlock& block) { return block.text.size() + 1; };
+    stages.transform = [&](const TextBlock& block) { return encode(block); };
+    stages.consume = [&](const EncodedChats& encoded) {
+      write_block(writer, encoded.block);
+      chat_counts_.add(encoded.counts);
       progress_.num_tokens = writer.num_tokens();
       progress_.num_documents = writer.num_documents();
-      report(result.bytes_read);
+      report(encoded.block.bytes_read);
     };
     run_ordered(std::move(stages));
     if (writer.num_documents() == 0 && options_.chat) {
@@ -345,7 +332,7 @@ class Preparation {
           "counts, {} lines are none{}",
           chat_counts_.too_long,
           chat_counts_.without_targets,
-          bad_lines_,
+          result_.bad_lines,
           chat_counts_.equal_pairs == 0
               ? ""
               : fmt::format(
@@ -376,39 +363,28 @@ class Preparation {
           all - pairs));
   }
 
-  void write_block(
-      MegatronWriter& writer,
-      TokenType type,
-      const EncodedBlock& block) {
-    DatasetSource& source = sources_[block.file];
+  void write_block(MegatronWriter& writer, const EncodedBlock& block) {
+    DatasetSource& source = result_.info.sources[block.file];
     source.text_bytes += block.text_bytes;
-    bad_lines_ += block.bad_lines.size();
+    result_.text_bytes += block.text_bytes;
+    result_.bad_lines += block.bad_lines.size();
     for (const std::string& line : block.bad_lines) {
-      if (first_bad_lines_.size() < kNamedBadLines)
-        first_bad_lines_.push_back(line);
+      if (result_.first_bad_lines.size() < kNamedBadLines)
+        result_.first_bad_lines.push_back(line);
     }
     const AppendedDocuments appended =
-        append_documents(block, type, ends_, writer);
+        append_documents(block, type_, ends_, writer);
     for (const uint8_t counts : block.counts)
       mask_.append(counts != 0);
     source.documents += appended.documents;
-    empty_documents_ += appended.empty_documents;
+    result_.empty_documents += appended.empty_documents;
   }
 
-  PrepareResult make_result(const MegatronWriter& writer, TokenType type) {
-    PrepareResult result;
-    result.empty_documents = empty_documents_;
-    result.bad_lines = bad_lines_;
-    result.first_bad_lines = first_bad_lines_;
-    result.skipped = skipped_;
+  void finish_result(const MegatronWriter& writer) {
     if (options_.chat)
-      result.chat = chat_counts_;
-    result.counting_tokens = mask_.counting_tokens();
-    for (size_t i = 0; i < files_.size(); ++i) {
-      sources_[i].path = files_[i].path.string();
-      result.text_bytes += sources_[i].text_bytes;
-    }
-    result.info = {
+      result_.chat = chat_counts_;
+    result_.counting_tokens = mask_.counting_tokens();
+    result_.info = {
         .vocab_size = tokenizer_->vocab_size(),
         .tokenizer =
             tokenizer_folder_ ? tokenizer_folder_->path().string() : "bytes",
@@ -416,9 +392,8 @@ class Preparation {
         .num_tokens = writer.num_tokens(),
         .num_documents = writer.num_documents(),
         .num_pairs = chat_counts_.pairs() > 0 ? writer.num_documents() / 2 : 0,
-        .token_type = to_string(type),
-        .sources = sources_};
-    return result;
+        .token_type = to_string(type_),
+        .sources = std::move(result_.info.sources)};
   }
 
   void begin_stage(PrepareProgress::Stage stage) {
@@ -440,21 +415,18 @@ class Preparation {
   const PrepareOptions& options_;
   int num_workers_ = 1;
   std::vector<TextFile> files_;
-  SkippedFiles skipped_;
   std::unique_ptr<TokenizerFolder> tokenizer_folder_;  // null for "bytes"
   std::unique_ptr<Tokenizer> tokenizer_;
   std::optional<int32_t> bos_id_;
   std::optional<int32_t> eos_id_;
+  TokenType type_ = TokenType::kU16;
   DocumentEnds ends_;
   // Where the input is conversations:
   std::optional<ChatTemplate> chat_template_;
   std::unique_ptr<ChatEncoder> encoder_;
   LossMaskWriter mask_;
   ChatCounts chat_counts_;
-  std::vector<DatasetSource> sources_;
-  uint64_t empty_documents_ = 0;
-  uint64_t bad_lines_ = 0;
-  std::vector<std::string> first_bad_lines_;
+  PrepareResult result_;
   PrepareProgress progress_;
   std::chrono::steady_clock::time_point last_report_{};
 };

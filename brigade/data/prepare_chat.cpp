@@ -184,7 +184,7 @@ EncodedChats encode_chat_block(
     TokenType type) {
   EncodedChats result;
   result.block.file = block.file;
-  result.block.last_of_file = block.last_of_file;
+  result.block.bytes_read = block.bytes_read;
   std::string_view rest = block.text;
   if (block.offset == 0 && rest.starts_with(kByteOrderMark))
     rest.remove_prefix(kByteOrderMark.size());

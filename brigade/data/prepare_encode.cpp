@@ -70,7 +70,7 @@ EncodedBlock encode_block(
     const TextOptions& options,
     BadLines bad_lines,
     TokenType type) {
-  EncodedBlock encoded{.file = block.file, .last_of_file = block.last_of_file};
+  EncodedBlock encoded{.file = block.file, .bytes_read = block.bytes_read};
   std::function<void(const DataError&)> on_bad_line;
   if (bad_lines == BadLines::kSkip) {
     on_bad_line = [&](const DataError& error) {

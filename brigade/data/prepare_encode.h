@@ -39,7 +39,7 @@ struct EncodedBlock {
   uint64_t text_bytes = 0;  // of the documents, as UTF-8
   // What is wrong with the lines of JSON that were left out.
   std::vector<std::string> bad_lines;
-  bool last_of_file = false;
+  uint64_t bytes_read = 0;           // TextBlock::bytes_read
   std::vector<std::byte> tokens;     // in the dataset's type
   std::vector<EncodedPiece> pieces;  // in order; their tokens are `tokens`
   // 1: the token counts in the loss, of each; empty: all do.

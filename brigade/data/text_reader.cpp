@@ -215,10 +215,6 @@ TextReader::TextReader(std::vector<TextFile> files, const TextOptions& options)
       options_.block_bytes);
 }
 
-uint64_t TextReader::bytes_read() const {
-  return finished_bytes_ + (stream_ ? stream_->file_position() : 0);
-}
-
 bool TextReader::open_next_file() {
   if (next_file_ == files_.size())
     return false;
@@ -370,9 +366,9 @@ bool TextReader::next(TextBlock& block) {
     }
   }
   inside_document_ = !block.ends_document;
-  block.last_of_file = at_end_ && buffer_.empty();
-  if (block.last_of_file) {
-    finished_bytes_ += stream_->file_position();
+  block.bytes_read = finished_bytes_ + stream_->file_position();
+  if (at_end_ && buffer_.empty()) {
+    finished_bytes_ = block.bytes_read;
     stream_ = nullptr;
   }
   return true;

@@ -98,7 +98,7 @@ struct TextBlock {
   std::optional<uint64_t> lines_before_list = {};
   bool continues = false;     // the document began in an earlier block
   bool ends_document = true;  // the last document ends with the block
-  bool last_of_file = false;
+  uint64_t bytes_read = 0;    // on disk, of all files up to the block's end
   std::string text;
 };
 
@@ -121,9 +121,6 @@ class TextReader {
   // compression, for a line of JSON longer than 32 MiB, and for a file of
   // unknown format that is not text.
   bool next(TextBlock& block);
-
-  // Bytes on disk that were read so far, of all files.
-  uint64_t bytes_read() const;
 
  private:
   bool open_next_file();

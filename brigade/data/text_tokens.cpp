@@ -334,44 +334,27 @@ void TextTokens::tokenize() {
   if (bos_id_)
     append_tokens(type_, std::span(&*bos_id_, 1), ends.begin);
   append_tokens(type_, std::span(&eos_id_, 1), ends.end);
-  struct Work {
-    TextBlock block;
-    uint64_t bytes_read = 0;
-  };
-  struct Result {
-    EncodedBlock encoded;
-    uint64_t bytes_read = 0;
-  };
-  OrderedStages<Work, Result> stages;
+  OrderedStages<TextBlock, EncodedBlock> stages;
   stages.num_workers =
       options_.num_workers > 0
           ? options_.num_workers
           : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   stages.max_cost = kMaxTextUnderWay;
-  stages.produce = [&](Work& work) {
-    const bool found = !is_stopping() && reader.next(work.block);
-    work.bytes_read = reader.bytes_read();
-    return found;
+  stages.produce = [&](TextBlock& block) {
+    return !is_stopping() && reader.next(block);
   };
-  stages.cost = [](const Work& work) { return work.block.text.size() + 1; };
-  stages.transform = [&](Work work) {
+  stages.cost = [](const TextBlock& block) { return block.text.size() + 1; };
+  stages.transform = [&](const TextBlock& block) {
     give_way();
-    return Result{
-        encode_block(
-            *tokenizer_,
-            work.block,
-            files_[work.block.file],
-            text,
-            BadLines::kRefuse,
-            type_),
-        work.bytes_read};
+    return encode_block(
+        *tokenizer_, block, files_[block.file], text, BadLines::kRefuse, type_);
   };
-  stages.consume = [&](Result result) {
-    append_documents(result.encoded, type_, ends, tokens);
+  stages.consume = [&](const EncodedBlock& encoded) {
+    append_documents(encoded, type_, ends, tokens);
     tokens.publish();
     {
       const std::lock_guard lock(mutex_);
-      bytes_read_ = result.bytes_read;
+      bytes_read_ = encoded.bytes_read;
     }
     changed_.notify_all();
   };
