@@ -39,8 +39,9 @@ void measure(
       source, brigade::TextTokensOptions{.folder = folder});
   const auto windows = std::make_shared<brigade::TextWindowSource>(
       tokens,
-      brigade::TextWindowsOptions{
-          .seq_length = kSeqLength, .shuffle_block = shuffle_block});
+      kSeqLength,
+      brigade::BatchSamplerOptions{
+          .shuffle = shuffle_block > 0, .shuffle_block = shuffle_block});
   brigade::Loader loader(windows, {.layout = {.micro_batch_size = kRows}});
   loader.next();
   const double first = seconds_since(begin);

@@ -9,29 +9,32 @@ namespace brigade {
 
 DocumentEpochSource::DocumentEpochSource(
     std::shared_ptr<const TokenDataset> dataset,
-    const DocumentEpochOptions& options)
+    int64_t seq_length,
+    const BatchSamplerOptions& order)
     : dataset_(std::move(dataset)),
-      options_(options),
+      seq_length_(seq_length),
+      seed_(order.seed),
       sampler_(
-          {.windows =
-               {0, count_windows(options.num_tokens, options.seq_length)},
-           .seed = options.seed,
-           .shuffle = options.shuffle_windows}) {
-  BRIGADE_ASSERT(options.num_tokens <= dataset_->num_tokens());
-  num_documents_ =
-      dataset_->documents().document_of(options.num_tokens - 1) + 1;
+          {.windows = order.windows,
+           .seed = order.seed,
+           .shuffle = order.shuffle}),
+      // The last window's last token is the first that may be held out.
+      num_tokens_(order.windows.end * static_cast<uint64_t>(seq_length) + 1) {
+  BRIGADE_ASSERT(
+      order.windows.begin == 0 && num_tokens_ <= dataset_->num_tokens());
+  num_documents_ = dataset_->documents().document_of(num_tokens_ - 1) + 1;
 }
 
 uint64_t DocumentEpochSource::document_tokens(uint64_t document) const {
   const DocumentIndex& documents = dataset_->documents();
-  return std::min(documents.begin(document + 1), options_.num_tokens) -
+  return std::min(documents.begin(document + 1), num_tokens_) -
          documents.begin(document);
 }
 
 DocumentEpochSource::EpochPointer DocumentEpochSource::make_epoch(
     uint64_t number) const {
   // Another stream of random numbers than the sampler's.
-  const uint64_t seed = mix_bits(mix_bits(options_.seed) + 1) ^ number;
+  const uint64_t seed = mix_bits(mix_bits(seed_) + 1) ^ number;
   Epoch epoch{number, Permutation(num_documents_, seed), {}};
   epoch.begins.reserve(num_documents_ + 1);
   uint64_t begin = 0;
@@ -40,7 +43,7 @@ DocumentEpochSource::EpochPointer DocumentEpochSource::make_epoch(
     begin += document_tokens(epoch.order(i));
   }
   epoch.begins.push_back(begin);
-  BRIGADE_ASSERT(begin == options_.num_tokens);
+  BRIGADE_ASSERT(begin == num_tokens_);
   return std::make_shared<const Epoch>(std::move(epoch));
 }
 
@@ -76,7 +79,7 @@ void DocumentEpochSource::read_pieces(
 void DocumentEpochSource::read(uint64_t sample, Window& window) const {
   const EpochPointer epoch = epoch_of(sample);
   const uint64_t begin = first_token(sample);
-  const auto seq_length = static_cast<uint64_t>(options_.seq_length);
+  const auto seq_length = static_cast<uint64_t>(seq_length_);
   window.inputs.resize(seq_length);
   window.targets.resize(seq_length);
   read_pieces(*epoch, begin, window.inputs, &TokenDataset::read);

@@ -15,24 +15,19 @@
 
 namespace brigade {
 
-struct DocumentEpochOptions {
-  int64_t seq_length = 0;
-  // Tokens [0, num_tokens) of the dataset are used (the rest may be held out);
-  // a document that reaches beyond is cut off.
-  uint64_t num_tokens = 0;
-  uint64_t seed = 0;
-  bool shuffle_windows = true;  // within the epoch, as BatchSampler does
-};
-
 // Needs 8 bytes per document, and 16 while an epoch changes.
 class DocumentEpochSource : public SampleSource {
  public:
-  // Precondition: num_tokens holds a window and lies within the dataset.
+  // order.windows: the first ones of the dataset, of whose tokens epochs are
+  // made (the rest may be held out); a document that reaches beyond is cut off.
+  // Within the epoch windows are shuffled without blocks. Precondition: it is
+  // not empty and lies within the dataset.
   DocumentEpochSource(
       std::shared_ptr<const TokenDataset> dataset,
-      const DocumentEpochOptions& options);
+      int64_t seq_length,
+      const BatchSamplerOptions& order);
 
-  int64_t seq_length() const override { return options_.seq_length; }
+  int64_t seq_length() const override { return seq_length_; }
   uint64_t samples_per_epoch() const override {
     return sampler_.windows_per_epoch();
   }
@@ -58,13 +53,15 @@ class DocumentEpochSource : public SampleSource {
       Read read) const;
   EpochPointer make_epoch(uint64_t number) const;
   uint64_t first_token(uint64_t sample) const {
-    return sampler_.window(sample) * static_cast<uint64_t>(options_.seq_length);
+    return sampler_.window(sample) * static_cast<uint64_t>(seq_length_);
   }
   uint64_t document_tokens(uint64_t document) const;
 
   std::shared_ptr<const TokenDataset> dataset_;
-  DocumentEpochOptions options_;
+  int64_t seq_length_;
+  uint64_t seed_;
   BatchSampler sampler_;
+  uint64_t num_tokens_;  // in one epoch
   uint64_t num_documents_;
 
   mutable std::mutex mutex_;

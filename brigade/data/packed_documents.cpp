@@ -52,40 +52,42 @@ std::string describe(
 
 PackedDocuments::PackedDocuments(
     std::shared_ptr<const TokenDataset> dataset,
-    const PackedDocumentsOptions& options)
-    : dataset_(std::move(dataset)), options_(options) {
+    int64_t seq_length,
+    const BatchSamplerOptions& order,
+    LongDocuments long_documents)
+    : dataset_(std::move(dataset)),
+      seq_length_(seq_length),
+      order_(order),
+      long_documents_(long_documents) {
   BRIGADE_ASSERT(
-      options.seq_length > 0 && options.begin <= options.end &&
-      options.end <= dataset_->documents().size());
+      seq_length > 0 && order.windows.begin <= order.windows.end &&
+      order.windows.end <= dataset_->documents().size());
   count_documents();
   place_pieces();
   plan_ = pack_best_fit(pieces_of_length_);
   order_sequences();
   counts_.sequences = plan_.num_sequences();
-  counts_.places =
-      counts_.sequences * static_cast<uint64_t>(options_.seq_length);
-  sampler_ = std::make_unique<const BatchSampler>(BatchSamplerOptions{
-      .windows = {0, counts_.sequences},
-      .seed = options_.seed,
-      .shuffle = options_.shuffle,
-      .shuffle_block = options_.shuffle_block});
+  counts_.places = counts_.sequences * static_cast<uint64_t>(seq_length_);
+  BatchSamplerOptions of_sequences = order;
+  of_sequences.windows = {0, counts_.sequences};
+  sampler_ = std::make_unique<const BatchSampler>(of_sequences);
 }
 
 template <typename Handle>
 void PackedDocuments::for_each_piece(const Handle& handle) const {
-  const auto most = static_cast<uint64_t>(options_.seq_length);
+  const auto most = static_cast<uint64_t>(seq_length_);
   const DocumentIndex& documents = dataset_->documents();
-  uint64_t begin = documents.begin(options_.begin);
-  for (uint64_t d = options_.begin; d < options_.end; ++d) {
+  uint64_t begin = documents.begin(order_.windows.begin);
+  for (uint64_t d = order_.windows.begin; d < order_.windows.end; ++d) {
     const uint64_t end = documents.begin(d + 1);
     const uint64_t predicted = end > begin ? end - begin - 1 : 0;
     const bool is_long = predicted > most;
-    if (is_long && options_.long_documents == LongDocuments::kSplit) {
+    if (is_long && long_documents_ == LongDocuments::kSplit) {
       for (uint64_t done = 0; done < predicted; done += most)
         handle(begin + done, std::min(most, predicted - done));
     } else if (
         predicted > 0 &&
-        !(is_long && options_.long_documents == LongDocuments::kSkip)) {
+        !(is_long && long_documents_ == LongDocuments::kSkip)) {
       handle(begin, std::min(most, predicted));
     }
     begin = end;
@@ -93,18 +95,18 @@ void PackedDocuments::for_each_piece(const Handle& handle) const {
 }
 
 void PackedDocuments::count_documents() {
-  const auto most = static_cast<uint64_t>(options_.seq_length);
+  const auto most = static_cast<uint64_t>(seq_length_);
   const DocumentIndex& documents = dataset_->documents();
   uint64_t first_long = 0;
-  uint64_t begin = documents.begin(options_.begin);
-  for (uint64_t d = options_.begin; d < options_.end; ++d) {
+  uint64_t begin = documents.begin(order_.windows.begin);
+  for (uint64_t d = order_.windows.begin; d < order_.windows.end; ++d) {
     const uint64_t end = documents.begin(d + 1);
     counts_.too_short += end - begin < 2 ? 1 : 0;
     if (end - begin > most + 1 && ++counts_.too_long == 1)
       first_long = d;
     begin = end;
   }
-  if (counts_.too_long > 0 && options_.long_documents == LongDocuments::kRefuse)
+  if (counts_.too_long > 0 && long_documents_ == LongDocuments::kRefuse)
     throw DataError(fmt::format(
         "[{}] {} of {} documents are longer than the {} tokens that "
         "training.seq_length = {} holds; the first is document {}, of {}. Set "
@@ -112,13 +114,13 @@ void PackedDocuments::count_documents() {
         "higher",
         dataset_->path().string(),
         counts_.too_long,
-        options_.end - options_.begin,
+        order_.windows.size(),
         most + 1,
         most,
         first_long,
         documents.begin(first_long + 1) - documents.begin(first_long)));
-  const bool are_skipped = options_.long_documents == LongDocuments::kSkip;
-  counts_.documents = options_.end - options_.begin - counts_.too_short -
+  const bool are_skipped = long_documents_ == LongDocuments::kSkip;
+  counts_.documents = order_.windows.size() - counts_.too_short -
                       (are_skipped ? counts_.too_long : 0);
   if (counts_.documents == 0)
     throw DataError(fmt::format(
@@ -126,7 +128,7 @@ void PackedDocuments::count_documents() {
         "tokens, {} are longer than the {} that training.seq_length = {} holds "
         "(dataset.long_documents)",
         dataset_->path().string(),
-        options_.end - options_.begin,
+        order_.windows.size(),
         counts_.too_short,
         counts_.too_long,
         most + 1,
@@ -134,7 +136,7 @@ void PackedDocuments::count_documents() {
 }
 
 void PackedDocuments::place_pieces() {
-  const auto most = static_cast<size_t>(options_.seq_length);
+  const auto most = static_cast<size_t>(seq_length_);
   pieces_of_length_.assign(most + 1, 0);
   for_each_piece([&](uint64_t, uint64_t predicted) {
     ++pieces_of_length_[predicted];
@@ -177,16 +179,16 @@ uint64_t PackedDocuments::piece_in(
     uint64_t piece,
     uint64_t length) const {
   const uint64_t count = pieces_of_length_[length];
-  if (!options_.shuffle || options_.shuffle_block > 0 || count == 1)
+  if (!order_.shuffle || order_.shuffle_block > 0 || count == 1)
     return piece;
   // Another stream of random numbers than the sampler's.
-  const uint64_t seed = mix_bits(mix_bits(options_.seed) + 2) ^ epoch;
+  const uint64_t seed = mix_bits(mix_bits(order_.seed) + 2) ^ epoch;
   const Permutation order(count, mix_bits(mix_bits(seed) + length));
   return longer_[length] + order(piece - longer_[length]);
 }
 
 void PackedDocuments::read(uint64_t sample, Window& window) const {
-  const auto seq_length = static_cast<size_t>(options_.seq_length);
+  const auto seq_length = static_cast<size_t>(seq_length_);
   window.inputs.assign(seq_length, 0);
   window.targets.assign(seq_length, kNoTarget);
   window.document_starts.clear();

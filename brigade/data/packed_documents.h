@@ -35,30 +35,22 @@ struct PackingCounts {
 // sequence cut, 2 of fewer than two tokens left out".
 std::string describe(const PackingCounts& counts, LongDocuments long_documents);
 
-struct PackedDocumentsOptions {
-  int64_t seq_length = 0;
-  // Documents [begin, end) of the dataset.
-  uint64_t begin = 0;
-  uint64_t end = 0;
-  LongDocuments long_documents = LongDocuments::kRefuse;
-  uint64_t seed = 0;
-  // Each epoch: sequences in another order, as BatchSampler has it, and,
-  // without a block, documents of one length in each other's places. Otherwise
-  // sequences come in the order of their first documents.
-  bool shuffle = false;
-  int64_t shuffle_block = 0;
-};
-
 // Needs 16 bytes per document and as many per sequence.
 class PackedDocuments : public SampleSource {
  public:
-  // Throws DataError, naming the dataset, for documents that are too long where
-  // these are refused, and where nothing is left.
+  // order.windows: which documents of the dataset. Shuffled, each epoch has the
+  // sequences in another order, as BatchSampler has it, and, without a block,
+  // documents of one length in each other's places; otherwise sequences come in
+  // the order of their first documents. Throws DataError, naming the dataset,
+  // for documents that are too long where these are refused, and where nothing
+  // is left.
   PackedDocuments(
       std::shared_ptr<const TokenDataset> dataset,
-      const PackedDocumentsOptions& options);
+      int64_t seq_length,
+      const BatchSamplerOptions& order,
+      LongDocuments long_documents = LongDocuments::kRefuse);
 
-  int64_t seq_length() const override { return options_.seq_length; }
+  int64_t seq_length() const override { return seq_length_; }
   uint64_t samples_per_epoch() const override { return counts_.sequences; }
   void read(uint64_t sample, Window& window) const override;
 
@@ -77,7 +69,9 @@ class PackedDocuments : public SampleSource {
   uint64_t piece_in(uint64_t epoch, uint64_t piece, uint64_t length) const;
 
   std::shared_ptr<const TokenDataset> dataset_;
-  PackedDocumentsOptions options_;
+  int64_t seq_length_;
+  BatchSamplerOptions order_;
+  LongDocuments long_documents_;
   PackingCounts counts_;
   std::vector<uint64_t> pieces_of_length_;
   // How many pieces are longer: those of length n are [longer_[n],

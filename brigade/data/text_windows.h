@@ -5,36 +5,35 @@
 
 #include <memory>
 
+#include "brigade/base/check.h"
 #include "brigade/data/batch_sampler.h"
 #include "brigade/data/sample_source.h"
 #include "brigade/data/text_tokens.h"
 
 namespace brigade {
 
-struct TextWindowsOptions {
-  int64_t seq_length = 0;
-  uint64_t seed = 0;
-  // Blocks in which windows change places (BatchSamplerOptions); 0: they stay
-  // in order. Sample g waits for the tokens of its block, or for all when the
-  // first epoch ends before.
-  int64_t shuffle_block = 0;
-};
-
 class TextWindowSource : public SampleSource {
  public:
+  // order.windows are those of the text, whatever is given. Sample g waits for
+  // the tokens of its block, or for all when the first epoch ends before.
+  // Precondition: windows that are shuffled are so in blocks.
   TextWindowSource(
       std::shared_ptr<TextTokens> tokens,
-      const TextWindowsOptions& options)
-      : tokens_(std::move(tokens)), options_(options) {}
+      int64_t seq_length,
+      const BatchSamplerOptions& order)
+      : tokens_(std::move(tokens)), seq_length_(seq_length), order_(order) {
+    BRIGADE_ASSERT(!order.shuffle || order.shuffle_block > 0);
+  }
 
-  int64_t seq_length() const override { return options_.seq_length; }
+  int64_t seq_length() const override { return seq_length_; }
   // Waits for all tokens.
   uint64_t samples_per_epoch() const override;
   void read(uint64_t sample, Window& window) const override;
 
  private:
   std::shared_ptr<TextTokens> tokens_;
-  TextWindowsOptions options_;
+  int64_t seq_length_;
+  BatchSamplerOptions order_;
 };
 
 }  // namespace brigade

@@ -68,30 +68,20 @@ std::shared_ptr<const MixtureSchedule> schedule_of(
   return std::make_shared<const MixtureSchedule>(std::move(tables));
 }
 
-Source make_training_source(
-    const std::shared_ptr<const TokenDataset>& dataset,
+// The order of samples in training, and of those that are held out.
+BatchSamplerOptions training_order(
     const TrainingDataOptions& options,
     const WindowRange& windows,
     uint64_t seed) {
-  if (!options.dataset.document_epochs) {
-    return std::make_shared<WindowSource>(
-        dataset,
-        options.seq_length,
-        BatchSamplerOptions{
-            .windows = windows,
-            .seed = seed,
-            .shuffle = options.dataset.shuffle,
-            .shuffle_block = options.dataset.shuffle_block});
-  }
-  // The last window's last token is the first that may be held out.
-  const auto seq_length = static_cast<uint64_t>(options.seq_length);
-  return std::make_shared<DocumentEpochSource>(
-      dataset,
-      DocumentEpochOptions{
-          .seq_length = options.seq_length,
-          .num_tokens = windows.end * seq_length + 1,
-          .seed = seed,
-          .shuffle_windows = options.dataset.shuffle});
+  return {
+      .windows = windows,
+      .seed = seed,
+      .shuffle = options.dataset.shuffle,
+      .shuffle_block = options.dataset.shuffle_block};
+}
+
+BatchSamplerOptions held_out_order(const WindowRange& windows) {
+  return {.windows = windows, .shuffle = false};
 }
 
 // Brigade's own datasets say how they were made; those of other programs, and
@@ -222,14 +212,17 @@ Sources cut_windows(
       count_windows(dataset->num_tokens(), options.seq_length),
       options.held_out_fraction,
       part.path);
+  const auto order = training_order(options, split.training, seed);
   Sources sources;
-  sources.training =
-      make_training_source(dataset, options, split.training, seed);
+  if (options.dataset.document_epochs)
+    sources.training = std::make_shared<DocumentEpochSource>(
+        dataset, options.seq_length, order);
+  else
+    sources.training =
+        std::make_shared<WindowSource>(dataset, options.seq_length, order);
   if (split.held_out.size() > 0)
     sources.held_out = std::make_shared<WindowSource>(
-        dataset,
-        options.seq_length,
-        BatchSamplerOptions{.windows = split.held_out, .shuffle = false});
+        dataset, options.seq_length, held_out_order(split.held_out));
   return sources;
 }
 
@@ -251,23 +244,15 @@ Sources pack_documents(
           ? first_held_out_document(
                 documents, options.held_out_fraction, part.path)
           : documents;
-  PackedDocumentsOptions packing{
-      .seq_length = options.seq_length,
-      .end = end,
-      .long_documents = options.dataset.long_documents,
-      .seed = seed,
-      .shuffle = options.dataset.shuffle,
-      .shuffle_block = options.dataset.shuffle_block};
-  const auto training = std::make_shared<PackedDocuments>(dataset, packing);
+  const auto packed = [&](const BatchSamplerOptions& order) {
+    return std::make_shared<PackedDocuments>(
+        dataset, options.seq_length, order, options.dataset.long_documents);
+  };
+  const auto training = packed(training_order(options, {0, end}, seed));
   Sources sources{
       .training = training, .held_out = {}, .packing = training->counts()};
-  if (end < documents) {
-    packing.begin = end;
-    packing.end = documents;
-    packing.shuffle = false;
-    packing.shuffle_block = 0;
-    sources.held_out = std::make_shared<PackedDocuments>(dataset, packing);
-  }
+  if (end < documents)
+    sources.held_out = packed(held_out_order({end, documents}));
   return sources;
 }
 
@@ -292,20 +277,13 @@ TrainingData open_pairs(const TrainingDataOptions& options) {
     pairs->reference = read_reference(*pairs->dataset).log_probs;
   const WindowSplit split =
       split_windows(pairs->num_pairs(), options.held_out_fraction, path);
-  const auto source = [&](const WindowRange& range, bool shuffle) {
-    return std::make_shared<PairSource>(
-        pairs,
-        options.seq_length,
-        BatchSamplerOptions{
-            .windows = range,
-            .seed = options.seed,
-            .shuffle = shuffle,
-            .shuffle_block = options.dataset.shuffle_block});
+  const auto source = [&](const BatchSamplerOptions& order) {
+    return std::make_shared<PairSource>(pairs, options.seq_length, order);
   };
   TrainingData data;
-  data.training = source(split.training, options.dataset.shuffle);
+  data.training = source(training_order(options, split.training, options.seed));
   if (split.held_out.size() > 0)
-    data.held_out = source(split.held_out, false);
+    data.held_out = source(held_out_order(split.held_out));
   data.num_tokens = pairs->dataset->num_tokens();
   data.counting_tokens = pairs->dataset->counting_tokens();
   data.training_windows = 2 * split.training.size();
@@ -342,13 +320,7 @@ TrainingData open_training_data(const TrainingDataOptions& options) {
         return data;
       if (can_begin_early(options)) {
         data.training = std::make_shared<TextWindowSource>(
-            tokens,
-            TextWindowsOptions{
-                .seq_length = options.seq_length,
-                .seed = seed,
-                .shuffle_block = options.dataset.shuffle
-                                     ? options.dataset.shuffle_block
-                                     : 0});
+            tokens, options.seq_length, training_order(options, {}, seed));
         return data;
       }
       dataset = tokens->wait_for_all().dataset;

@@ -249,15 +249,11 @@ TEST_F(TextTokensTest, GiveTheWindowsOfThePreparedDatasetOverEpochs) {
   for (const int64_t block : {0, 1, 7, 100, 1000000}) {
     SCOPED_TRACE(block);
     std::filesystem::remove_all(folder_ / "cache");
-    const TextWindowSource text(
-        open(), {.seq_length = kSeqLength, .seed = 5, .shuffle_block = block});
-    const WindowSource expected(
-        dataset,
-        kSeqLength,
-        {.windows = {0, windows},
-         .seed = 5,
-         .shuffle = block > 0,
-         .shuffle_block = block});
+    BatchSamplerOptions order{
+        .seed = 5, .shuffle = block > 0, .shuffle_block = block};
+    const TextWindowSource text(open(), kSeqLength, order);
+    order.windows = {0, windows};
+    const WindowSource expected(dataset, kSeqLength, order);
     Window one;
     Window other;
     for (uint64_t sample = 0; sample < 2 * windows + 50; ++sample) {
@@ -360,7 +356,7 @@ TEST_F(
 }
 
 TEST_F(TextTokensTest, ATextThatIsTooShortForAWindowIsNamed) {
-  const TextWindowSource source(open(), {.seq_length = 1 << 30});
+  const TextWindowSource source(open(), 1 << 30, {.shuffle = false});
   Window window;
   EXPECT_THAT(
       message_of<DataError>([&] { source.read(0, window); }),

@@ -118,7 +118,8 @@ MicroBatch packed_batch(const Window& window) {
 TEST_P(PackedDocumentsModel, LearnsOfEachWhatItWouldByItself) {
   const PackedDocuments source(
       write_documents(folder_.path()),
-      {.seq_length = kSequenceTokens, .end = 6});
+      kSequenceTokens,
+      {.windows = {0, 6}, .shuffle = false});
   ASSERT_EQ(source.samples_per_epoch(), 2U);
   int documents = 0;
   for (uint64_t sample = 0; sample < source.samples_per_epoch(); ++sample) {
