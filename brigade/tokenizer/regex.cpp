@@ -33,41 +33,23 @@ std::string error_text(int code) {
 
 }  // namespace
 
-struct RegexScratch::Buffers {
-  pcre2_match_data* data = nullptr;
-  pcre2_match_context* context = nullptr;
-  pcre2_jit_stack* stack = nullptr;
-
-  ~Buffers() {
-    pcre2_match_data_free(data);
-    pcre2_match_context_free(context);
-    pcre2_jit_stack_free(stack);
-  }
-};
-
-RegexScratch::RegexScratch() : buffers_(std::make_unique<Buffers>()) {
-  buffers_->data = pcre2_match_data_create(1, nullptr);
-  buffers_->context = pcre2_match_context_create(nullptr);
-  buffers_->stack = pcre2_jit_stack_create(32 << 10, kJitStackBytes, nullptr);
-  if (!buffers_->data || !buffers_->context)
+RegexScratch::RegexScratch()
+    : data_(pcre2_match_data_create(1, nullptr), &pcre2_match_data_free),
+      context_(pcre2_match_context_create(nullptr), &pcre2_match_context_free),
+      stack_(
+          pcre2_jit_stack_create(32 << 10, kJitStackBytes, nullptr),
+          &pcre2_jit_stack_free) {
+  if (!data_ || !context_)
     throw std::bad_alloc();
-  pcre2_set_match_limit(buffers_->context, kMatchLimit);
+  pcre2_set_match_limit(context_.get(), kMatchLimit);
   // Without JIT there is no stack to assign.
-  if (buffers_->stack)
-    pcre2_jit_stack_assign(buffers_->context, nullptr, buffers_->stack);
+  if (stack_)
+    pcre2_jit_stack_assign(context_.get(), nullptr, stack_.get());
 }
 
-RegexScratch::~RegexScratch() = default;
+Regex::Regex() : code_(nullptr, &pcre2_code_free) {}
 
-struct Regex::Code {
-  pcre2_code* code = nullptr;
-  bool jit = false;
-  std::string where;  // file, path and pattern, for errors while matching
-
-  ~Code() { pcre2_code_free(code); }
-};
-
-Regex::Regex(const std::string& pattern, const JsonNode& place) {
+Regex::Regex(const std::string& pattern, const JsonNode& place) : Regex() {
   compile(to_pcre2(pattern, place), place);
 }
 
@@ -78,32 +60,28 @@ Regex Regex::words(const JsonNode& place) {
   return regex;
 }
 
-Regex::~Regex() = default;
-Regex::Regex(Regex&&) noexcept = default;
-
 void Regex::compile(const std::string& pattern, const JsonNode& place) {
-  code_ = std::make_unique<Code>();
   int error = 0;
   PCRE2_SIZE offset = 0;
   // A ^ or $ of Ruby is that of a line.
-  code_->code = pcre2_compile(
+  code_.reset(pcre2_compile(
       reinterpret_cast<PCRE2_SPTR>(pattern.data()),
       pattern.size(),
       PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C,
       &error,
       &offset,
-      nullptr);
+      nullptr));
   if (error == PCRE2_ERROR_LOOKBEHIND_NOT_FIXED_LENGTH)
     refuse(place, "a look-behind of variable length in " + pattern);
-  if (!code_->code) {
+  if (!code_) {
     place.fail(fmt::format(
         "the regular expression does not compile: {} near byte {} of {}",
         error_text(error),
         offset,
         pattern));
   }
-  code_->jit = pcre2_jit_compile(code_->code, PCRE2_JIT_COMPLETE) == 0;
-  code_->where = fmt::format(
+  has_jit_ = pcre2_jit_compile(code_.get(), PCRE2_JIT_COMPLETE) == 0;
+  where_ = fmt::format(
       "[tokenizer] {}: at {}: the regular expression {}",
       place.file(),
       place.pointer(),
@@ -115,28 +93,28 @@ bool Regex::find(
     size_t offset,
     RegexScratch& scratch,
     RegexMatch& match) const {
-  auto& buffers = *scratch.buffers_;
   const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
-  const auto run = code_->jit ? pcre2_jit_match : pcre2_match;
+  const auto run = has_jit_ ? pcre2_jit_match : pcre2_match;
   const int result =
-      run(code_->code,
+      run(code_.get(),
           subject,
           text.size(),
           offset,
           PCRE2_NO_UTF_CHECK,
-          buffers.data,
-          buffers.context);
+          scratch.data_.get(),
+          scratch.context_.get());
   if (result == PCRE2_ERROR_NOMATCH)
     return false;
   if (result < 0) {
     throw DataError(fmt::format(
         "{} failed {} bytes into a text of {} bytes: {}",
-        code_->where,
+        where_,
         offset,
         text.size(),
         error_text(result)));
   }
-  const PCRE2_SIZE* const range = pcre2_get_ovector_pointer(buffers.data);
+  const PCRE2_SIZE* const range =
+      pcre2_get_ovector_pointer(scratch.data_.get());
   match = {.begin = range[0], .end = range[1]};
   // With \K a match can begin before the offset or after its own end.
   match.end = std::max(match.end, offset);

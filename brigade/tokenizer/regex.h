@@ -10,22 +10,29 @@
 
 #include "brigade/base/utf8.h"
 
+// PCRE2's types.
+struct pcre2_real_code_8;
+struct pcre2_real_jit_stack_8;
+struct pcre2_real_match_context_8;
+struct pcre2_real_match_data_8;
+
 namespace brigade {
 
 class JsonNode;
+
+template <typename T>
+using Pcre2Pointer = std::unique_ptr<T, void (*)(T*)>;
 
 // What one thread needs to match: buffers and the JIT's stack. Not shared.
 class RegexScratch {
  public:
   RegexScratch();
-  ~RegexScratch();
-  RegexScratch(const RegexScratch&) = delete;
-  RegexScratch& operator=(const RegexScratch&) = delete;
 
  private:
   friend class Regex;
-  struct Buffers;
-  std::unique_ptr<Buffers> buffers_;
+  Pcre2Pointer<pcre2_real_match_data_8> data_;
+  Pcre2Pointer<pcre2_real_match_context_8> context_;
+  Pcre2Pointer<pcre2_real_jit_stack_8> stack_;
 };
 
 struct RegexMatch {
@@ -40,8 +47,6 @@ class Regex {
   Regex(const std::string& pattern, const JsonNode& place);
   // Rust's `\w+|[^\w\s]+`, the pattern of the Whitespace pre-tokenizer.
   static Regex words(const JsonNode& place);
-  ~Regex();
-  Regex(Regex&&) noexcept;
 
   // The first match at or after `offset` (a character's begin) of `text`,
   // which must be valid UTF-8. Throws DataError when the match limit is
@@ -53,10 +58,11 @@ class Regex {
       RegexMatch& match) const;
 
  private:
-  struct Code;
-  Regex() = default;
+  Regex();
   void compile(const std::string& pattern, const JsonNode& place);
-  std::unique_ptr<Code> code_;
+  Pcre2Pointer<pcre2_real_code_8> code_;
+  bool has_jit_ = false;
+  std::string where_;  // file, path and pattern, for errors while matching
 };
 
 // Calls found(begin, end) for every match from left to right. An empty match
