@@ -97,16 +97,10 @@ bool is_redirect(const HttpResponse& response) {
 
 }  // namespace
 
-struct HttpClient::Handle {
-  CURL* curl = curl_library().easy_init();
-  ~Handle() { curl_library().easy_cleanup(curl); }
-};
-
-HttpClient::HttpClient() : handle_(std::make_unique<Handle>()) {
-  BRIGADE_ASSERT(handle_->curl != nullptr, "libcurl gives no handle");
+HttpClient::HttpClient()
+    : handle_(curl_library().easy_init(), curl_library().easy_cleanup) {
+  BRIGADE_ASSERT(handle_ != nullptr, "libcurl gives no handle");
 }
-
-HttpClient::~HttpClient() = default;
 
 const std::string& HttpResponse::header(const std::string& name) const {
   static const std::string kAbsent;
@@ -147,7 +141,7 @@ HttpResponse HttpClient::send(
     if (!response.transport_error.empty() || !is_redirect(response))
       return response;
     char* next = nullptr;
-    curl_library().easy_getinfo(handle_->curl, CURLINFO_REDIRECT_URL, &next);
+    curl_library().easy_getinfo(handle_.get(), CURLINFO_REDIRECT_URL, &next);
     if (next == nullptr)
       return response;
     const bool stays = origin_of(next) == origin_of(request.url);
@@ -174,7 +168,7 @@ HttpResponse HttpClient::send_once(
     const std::string& token,
     const HttpBody& body) {
   const CurlLibrary& library = curl_library();
-  CURL* curl = handle_->curl;
+  CURL* curl = handle_.get();
   library.easy_reset(curl);
   Transfer transfer{.curl = curl, .body = body};
   char message[CURL_ERROR_SIZE] = {};

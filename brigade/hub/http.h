@@ -49,16 +49,12 @@ struct HttpBody {
 class HttpClient {
  public:
   HttpClient();
-  ~HttpClient();
-  HttpClient(const HttpClient&) = delete;
-  HttpClient& operator=(const HttpClient&) = delete;
 
   // Broken transfers do not throw: see HttpResponse::transport_error.
   HttpResponse send(const HttpRequest& request, const HttpBody& body);
 
  private:
-  struct Handle;
-  std::unique_ptr<Handle> handle_;
+  std::unique_ptr<void, void (*)(void*)> handle_;  // libcurl's
 
   HttpResponse send_once(
       const HttpRequest& request,
