@@ -225,16 +225,8 @@ class Translator {
       default:
         break;
     }
-    // Without a brace it is the letter.
-    if (reader_.sees("p{") || reader_.sees("P{")) {
-      reader_.next();
-      return of_type(read_property(reader_, c));
-    }
-    const char32_t lower = c < 0x80 ? c | 0x20 : c;
-    if (const auto type = character_type(lower)) {
-      reader_.next();
-      return of_type({.type = *type, .is_negated = c != lower});
-    }
+    if (const auto type = read_type(reader_))
+      return of_type(*type);
     if (c >= '1' && c <= '9') {
       const size_t begin = reader_.position();
       const int number = reader_.number().value();

@@ -10,6 +10,21 @@ namespace {
 
 constexpr std::string_view kAny = "\\x{0}-\\x{10FFFF}";
 
+// From the { of \p{...} or \P{...} on.
+NamedType read_property(PatternReader& reader, char32_t letter) {
+  NamedType named;
+  named.is_negated = letter == 'P';
+  reader.take("{");
+  if (reader.take("^"))
+    named.is_negated = !named.is_negated;
+  const std::string name(reader.until("}"));
+  const auto type = property_named(name);
+  if (!type)
+    reader.refuse(fmt::format("\\p{{{}}}", name));
+  named.type = *type;
+  return named;
+}
+
 // One class between its brackets. Follows prs_cc() of Oniguruma's regparse.c.
 class ClassReader {
  public:
@@ -68,30 +83,15 @@ class ClassReader {
       is_nested_ = true;
       set_.add_expression(read_class(reader_, Case::kKept));
     } else if (reader_.take("\\")) {
-      if (const auto type = read_type())
-        add_type(*type);
-      else
+      if (const auto type = read_type(reader_)) {
+        add(*type);
+        after_type();
+      } else {
         range_or_character(reader_.escaped_character_in_class());
+      }
     } else {
       range_or_character(reader_.next());
     }
-  }
-
-  // \w, \p{...} and the like, behind their backslash.
-  std::optional<NamedType> read_type() {
-    const char32_t c = reader_.peek();
-    if (reader_.sees("p{") || reader_.sees("P{")) {
-      reader_.next();
-      return read_property(reader_, c);
-    }
-    const char32_t lower = c | 0x20;
-    if (c >= 0x80)
-      return std::nullopt;
-    const auto type = character_type(lower);
-    if (!type)
-      return std::nullopt;
-    reader_.next();
-    return NamedType{.type = *type, .is_negated = c != lower};
   }
 
   // [:alpha:]; false when it is a set that begins with a colon.
@@ -112,11 +112,6 @@ class ClassReader {
       reader_.fail(fmt::format("names an unknown class [:{}:]", name));
     add({.type = *type, .is_negated = is_negated});
     return true;
-  }
-
-  void add_type(const NamedType& named) {
-    add(named);
-    after_type();
   }
 
   // A - behind a type is a character only at the end.
@@ -150,7 +145,7 @@ class ClassReader {
     if (reader_.sees("-") && !reader_.sees("-]") && !reader_.sees("-&&")) {
       reader_.next();
       if (reader_.take("\\")) {
-        if (read_type())
+        if (read_type(reader_))
           reader_.fail("has a range that ends with a set of characters");
         last = reader_.escaped_character_in_class();
       } else {
@@ -208,18 +203,19 @@ std::string read_class(PatternReader& reader, Case letter_case) {
   return ClassReader(reader, letter_case).read();
 }
 
-NamedType read_property(PatternReader& reader, char32_t letter) {
-  NamedType named;
-  named.is_negated = letter == 'P';
-  reader.take("{");
-  if (reader.take("^"))
-    named.is_negated = !named.is_negated;
-  const std::string name(reader.until("}"));
-  const auto type = property_named(name);
+std::optional<NamedType> read_type(PatternReader& reader) {
+  const char32_t c = reader.peek();
+  // Without a brace it is the letter.
+  if (reader.sees("p{") || reader.sees("P{")) {
+    reader.next();
+    return read_property(reader, c);
+  }
+  const char32_t lower = c < 0x80 ? c | 0x20 : c;
+  const auto type = character_type(lower);
   if (!type)
-    reader.refuse(fmt::format("\\p{{{}}}", name));
-  named.type = *type;
-  return named;
+    return std::nullopt;
+  reader.next();
+  return NamedType{.type = *type, .is_negated = c != lower};
 }
 
 }  // namespace brigade

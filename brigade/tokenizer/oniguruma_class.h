@@ -60,12 +60,12 @@ std::string_view space_members();
 
 // From behind the [ on, the ] included.
 std::string read_class(PatternReader& reader, Case letter_case);
-// From the { of \p{...} or \P{...} on: the type, and whether it is negated.
 struct NamedType {
   CharacterType type;
   bool is_negated = false;
 };
-NamedType read_property(PatternReader& reader, char32_t letter);
+// \w, \p{...} and the like, behind their backslash; absent: none comes next.
+std::optional<NamedType> read_type(PatternReader& reader);
 
 // Whether the character, in any case, folds to several characters.
 bool folds_to_several(char32_t c);
