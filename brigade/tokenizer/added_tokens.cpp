@@ -77,21 +77,10 @@ bool AddedTokenMatcher::widen(
   if (token.single_word && (word_character_before(input, match.begin) ||
                             word_character_at(input, match.end)))
     return false;
-  if (token.lstrip) {
-    size_t begin = match.begin;
-    while (begin > 0) {
-      const size_t before = utf8_character_before(input, begin);
-      if (!is_white_space(utf8_code_point(input, before)))
-        break;
-      begin = before;
-    }
-    match.begin = std::max(begin, covered);
-  }
-  if (token.rstrip) {
-    while (match.end < input.size() &&
-           is_white_space(utf8_code_point(input, match.end)))
-      match.end += utf8_length(input[match.end]);
-  }
+  if (token.lstrip)
+    match.begin = std::max(white_space_begin(input, match.begin), covered);
+  if (token.rstrip)
+    match.end = white_space_end(input, match.end);
   // Nothing may be left of one that strips on the left.
   return match.begin < match.end;
 }
@@ -139,17 +128,8 @@ size_t AddedTokenCuts::cut_before(std::string_view text, size_t at) const {
 }
 
 size_t AddedTokenCuts::step(std::string_view text, size_t at) const {
-  size_t white_begin = at;
-  while (white_begin > 0) {
-    const size_t before = utf8_character_before(text, white_begin);
-    if (!is_white_space(utf8_code_point(text, before)))
-      break;
-    white_begin = before;
-  }
-  size_t white_end = at;
-  while (white_end < text.size() &&
-         is_white_space(utf8_code_point(text, white_end)))
-    white_end += utf8_length(text[white_end]);
+  const size_t white_begin = white_space_begin(text, at);
+  const size_t white_end = white_space_end(text, at);
 
   bool begins_here = false;
   for (const size_t length : lengths_) {

@@ -50,6 +50,10 @@ void clean(std::string& out, char32_t c) {
 
 }  // namespace
 
+void lower_case(NormalizedText& text, RegexScratch&) {
+  rewrite(text, append_lowercase);
+}
+
 void strip_accents(NormalizedText& text, RegexScratch&) {
   rewrite(text, [](std::string& out, char32_t c) {
     if (!is_mark(c))

@@ -1,11 +1,12 @@
-// Normalizers that look at one character after another: StripAccents, Nmt and
-// BertNormalizer.
+// Normalizers that look at one character after another: Lowercase,
+// StripAccents, Nmt and BertNormalizer.
 #pragma once
 
 #include "brigade/tokenizer/normalizer.h"
 
 namespace brigade {
 
+void lower_case(NormalizedText& text, RegexScratch& scratch);
 // Removes marks. Only after NFD or NFKD do accented letters lose theirs.
 void strip_accents(NormalizedText& text, RegexScratch& scratch);
 // Removes control characters and turns unusual white space into spaces.

@@ -45,35 +45,17 @@ Normalizer make_replacing(const JsonNode& node) {
   };
 }
 
-void lower_case(NormalizedText& text, RegexScratch&) {
-  std::string out;
-  out.reserve(text.text.size());
-  for (size_t at = 0; at < text.text.size(); at += utf8_length(text.text[at]))
-    append_lowercase(out, utf8_code_point(text.text, at));
-  text.text = std::move(out);
-}
-
 Normalizer make_stripping(const JsonNode& node) {
   const bool left = node.at("strip_left").boolean();
   const bool right = node.at("strip_right").boolean();
   return [left, right](NormalizedText& text, RegexScratch&) {
     std::string& s = text.text;
-    const auto white_space_at = [&](size_t at) {
-      return is_white_space(utf8_code_point(s, at));
-    };
-    size_t begin = 0;
-    while (left && begin < s.size() && white_space_at(begin))
-      begin += utf8_length(s[begin]);
-    size_t end = s.size();
-    while (right && end > begin) {
-      const size_t last = utf8_character_before(s, end);
-      if (!white_space_at(last))
-        break;
-      end = last;
-    }
+    const size_t begin = left ? white_space_end(s, 0) : 0;
     if (begin > 0)
       text.at_start = false;
-    s = s.substr(begin, end - begin);
+    s.erase(0, begin);
+    if (right)
+      s.resize(white_space_begin(s, s.size()));
   };
 }
 

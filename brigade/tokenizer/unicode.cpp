@@ -40,6 +40,22 @@ bool is_white_space(char32_t c) {
          c == 0x3000;
 }
 
+size_t white_space_begin(std::string_view text, size_t at) {
+  while (at > 0) {
+    const size_t before = utf8_character_before(text, at);
+    if (!is_white_space(utf8_code_point(text, before)))
+      break;
+    at = before;
+  }
+  return at;
+}
+
+size_t white_space_end(std::string_view text, size_t at) {
+  while (at < text.size() && is_white_space(utf8_code_point(text, at)))
+    at += utf8_length(text[at]);
+  return at;
+}
+
 bool is_numeric(char32_t c) {
   if (c < 0x80)
     return in(c, '0', '9');

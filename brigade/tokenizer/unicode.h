@@ -17,6 +17,10 @@ bool is_white_space(char32_t c);
 inline bool is_python_space(char32_t c) {
   return is_white_space(c) || (c >= 0x1C && c <= 0x1F);
 }
+// Where the white space around `at` begins and ends, which is between
+// characters of valid UTF-8: `at` itself where there is none.
+size_t white_space_begin(std::string_view text, size_t at);
+size_t white_space_end(std::string_view text, size_t at);
 // General categories Nd, Nl, No, as Rust's char::is_numeric.
 bool is_numeric(char32_t c);
 // ASCII punctuation (symbols included) and the general categories P* as of
