@@ -11,10 +11,6 @@ namespace {
 
 constexpr size_t kCodePointPages = 0x110000 >> 8;
 
-size_t count_merges(const JsonNode& node) {
-  return node.at("merges").size();
-}
-
 std::string affix(const JsonNode& node, const char* key) {
   const auto value = node.find(key);
   return value ? value->string() : std::string();
@@ -27,7 +23,7 @@ BpeModel::BpeModel(const JsonNode& node)
       vocabulary_(node.at("vocab")),
       prefix_(affix(node, "continuing_subword_prefix")),
       suffix_(affix(node, "end_of_word_suffix")),
-      merges_(count_merges(node)) {
+      merges_(node.at("merges").size()) {
   if (const auto dropout = node.find("dropout")) {
     if (!dropout->value().is_number() || dropout->value().get<double>() != 0)
       refuse(*dropout, "dropout");

@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <memory>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include "brigade/base/error.h"
@@ -43,20 +45,12 @@ void decode_byte_level(Tokens& tokens, RegexScratch&) {
 std::optional<uint8_t> fallback_byte(const std::string& token) {
   if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>')
     return std::nullopt;
-  const auto digit = [](char c) {
-    if (c >= '0' && c <= '9')
-      return c - '0';
-    if (c >= 'A' && c <= 'F')
-      return c - 'A' + 10;
-    if (c >= 'a' && c <= 'f')
-      return c - 'a' + 10;
-    return -1;
-  };
-  const int high = token[3] == '+' ? 0 : digit(token[3]);
-  const int low = digit(token[4]);
-  if (high < 0 || low < 0)
-    return std::nullopt;
-  return static_cast<uint8_t>(high * 16 + low);
+  uint8_t byte = 0;
+  const char* const end = &token[5];
+  const auto [parsed, error] =
+      std::from_chars(&token[token[3] == '+' ? 4 : 3], end, byte, 16);
+  return error == std::errc() && parsed == end ? std::optional(byte)
+                                               : std::nullopt;
 }
 
 // A run of byte tokens is its characters if it is valid as a whole, and one
@@ -97,8 +91,7 @@ void fuse(Tokens& tokens, RegexScratch&) {
 Decoder strip_decoder(const JsonNode& node) {
   const int64_t start = node.at("start").integer(0, INT32_MAX);
   const int64_t stop = node.at("stop").integer(0, INT32_MAX);
-  std::string content;
-  append_utf8(content, character(node.at("content")));
+  const std::string content = character(node.at("content"));
   return [=](Tokens& tokens, RegexScratch&) {
     for (std::string& token : tokens) {
       std::string_view rest = token;
@@ -141,8 +134,7 @@ Decoder metaspace_decoder(const JsonNode& node) {
   const bool drops_first = node.boolean_at("add_prefix_space", true) &&
                            (!node.find("prepend_scheme") ||
                             node.at("prepend_scheme").string() != "never");
-  std::string replacement;
-  append_utf8(replacement, character(node.at("replacement")));
+  const std::string replacement = character(node.at("replacement"));
   return [=](Tokens& tokens, RegexScratch&) {
     for (size_t i = 0; i < tokens.size(); ++i)
       replace_all(tokens[i], replacement, i == 0 && drops_first ? "" : " ");

@@ -18,11 +18,11 @@ void require_depth(const JsonNode& node, int depth) {
     node.fail(fmt::format("sequences nest deeper than {}", kMaxDepth));
 }
 
-char32_t character(const JsonNode& node) {
+const std::string& character(const JsonNode& node) {
   const std::string& text = node.string();
   if (text.empty() || utf8_length(text[0]) != text.size())
     node.fail(fmt::format("expected one character, found \"{}\"", text));
-  return utf8_code_point(text, 0);
+  return text;
 }
 
 const std::string& type_of(const JsonNode& node) {

@@ -14,7 +14,7 @@ namespace brigade {
 void require_depth(const JsonNode& node, int depth);
 
 // A string of exactly one character. Throws DataError.
-char32_t character(const JsonNode& node);
+const std::string& character(const JsonNode& node);
 
 // The string at "type". Throws DataError.
 const std::string& type_of(const JsonNode& node);

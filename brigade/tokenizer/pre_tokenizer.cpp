@@ -84,8 +84,7 @@ Prepend read_prepend(const JsonNode& node) {
 
 PreTokenizer make_metaspace(const JsonNode& node) {
   const bool splits = node.boolean_at("split", true);
-  std::string space;  // what replaces it
-  append_utf8(space, character(node.at("replacement")));
+  const std::string space = character(node.at("replacement"));
   const Prepend prepend = read_prepend(node);
   return [=](const Piece& piece, RegexScratch&, const PieceSink& sink) {
     std::string text;
@@ -223,9 +222,8 @@ PreTokenizer make_pre_tokenizer(const JsonNode& node, int depth) {
   }
   if (type == "CharDelimiterSplit" || type == "Delimiter")
     return at_characters(
-        [delimiter = character(node.at("delimiter"))](char32_t c) {
-          return c == delimiter;
-        },
+        [delimiter = utf8_code_point(character(node.at("delimiter")), 0)](
+            char32_t c) { return c == delimiter; },
         SplitBehavior::kRemoved);
   refuse(node, fmt::format("the pre-tokenizer \"{}\"", type));
 }

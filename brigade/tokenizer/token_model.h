@@ -26,7 +26,9 @@ class TokenModel {
  public:
   virtual ~TokenModel() = default;
 
-  virtual std::unique_ptr<ModelScratch> make_scratch() const = 0;
+  virtual std::unique_ptr<ModelScratch> make_scratch() const {
+    return std::make_unique<ModelScratch>();
+  }
   // Appends the tokens of one word to `ids`; `scratch` is from make_scratch().
   // Throws DataError when the word needs an unknown token that the vocabulary
   // lacks.

@@ -89,9 +89,8 @@ class HuggingFaceTokenizer : public Tokenizer {
   mutable std::vector<std::unique_ptr<Scratch>> idle_;
 
   void read(const JsonNode& root, const TokensBeside& beside);
-  void read_added_tokens(const JsonNode& list);
   void read_added_token(const JsonNode& node, RegexScratch& scratch);
-  void add_tokens_beside(const TokensBeside& beside);
+  void add_tokens_beside(const TokensBeside& beside, RegexScratch& scratch);
   int32_t next_free_id() const;
   void add(AddedToken token, RegexScratch& scratch);
   void build_matchers();

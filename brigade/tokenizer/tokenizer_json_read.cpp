@@ -53,9 +53,12 @@ void HuggingFaceTokenizer::read(
   const JsonNode model = root.at("model");
   model_ = make_token_model(model);
   max_id_ = model_->vocabulary().max_id();
-  if (const auto node = root.find("added_tokens"))
-    read_added_tokens(*node);
-  add_tokens_beside(beside);
+  RegexScratch scratch;
+  if (const auto node = root.find("added_tokens")) {
+    for (const JsonNode& token : node->elements())
+      read_added_token(token, scratch);
+  }
+  add_tokens_beside(beside, scratch);
   build_matchers();
   if (const auto node = root.find("post_processor")) {
     post_processor_ = PostProcessor(*node);
@@ -65,16 +68,11 @@ void HuggingFaceTokenizer::read(
     model.fail("the vocabulary is empty");
 }
 
-void HuggingFaceTokenizer::read_added_tokens(const JsonNode& list) {
-  RegexScratch scratch;
-  for (const JsonNode& token : list.elements())
-    read_added_token(token, scratch);
-}
-
 // Where several listed tokens have one content, the first keeps the id, the
 // last the flags.
-void HuggingFaceTokenizer::add_tokens_beside(const TokensBeside& beside) {
-  RegexScratch scratch;
+void HuggingFaceTokenizer::add_tokens_beside(
+    const TokensBeside& beside,
+    RegexScratch& scratch) {
   const auto is_named = [&](const std::string& content) {
     return std::any_of(
         beside.named.begin(), beside.named.end(), [&](const AddedToken& named) {

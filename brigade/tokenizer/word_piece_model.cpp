@@ -18,7 +18,6 @@ class WordPieceModel : public TokenModel {
  public:
   explicit WordPieceModel(const JsonNode& node);
 
-  std::unique_ptr<ModelScratch> make_scratch() const override;
   const Vocabulary& vocabulary() const override { return vocabulary_; }
   std::string summary() const override { return "WordPiece"; }
 
@@ -58,10 +57,6 @@ WordPieceModel::WordPieceModel(const JsonNode& node)
   }
   first_ = ByteTrie(std::move(first));
   continuing_ = ByteTrie(std::move(continuing));
-}
-
-std::unique_ptr<ModelScratch> WordPieceModel::make_scratch() const {
-  return std::make_unique<ModelScratch>();
 }
 
 bool WordPieceModel::cut(std::string_view word, std::vector<int32_t>& ids)
