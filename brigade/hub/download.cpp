@@ -241,11 +241,10 @@ HubDownload::Remote HubDownload::remote_file(
         remote.url,
         remote.etag));
   }
-  auto size = parse_number<uint64_t>(response.header("x-linked-size"));
-  if (!size && !redirected)
-    size = parse_number<uint64_t>(response.header("content-length"));
-  remote.size_known = size.has_value();
-  remote.size_bytes = size.value_or(0);
+  remote.size_bytes = parse_number<uint64_t>(response.header("x-linked-size"));
+  if (!remote.size_bytes && !redirected)
+    remote.size_bytes =
+        parse_number<uint64_t>(response.header("content-length"));
   return remote;
 }
 
@@ -271,10 +270,12 @@ void HubDownload::download(const Remote& remote) {
 
 void HubDownload::transfer(const Remote& remote, const fs::path& partial) {
   PartialFile file(partial);
-  if (remote.size_known && file.size_bytes() > remote.size_bytes)
+  const uint64_t most = remote.size_bytes.value_or(UINT64_MAX);
+  if (file.size_bytes() > most)
     file.clear();
+  const std::string what = fmt::format("file '{}' of '{}'", remote.file, id_);
   int attempts_left = options_.attempts;
-  while (!remote.size_known || file.size_bytes() < remote.size_bytes) {
+  while (file.size_bytes() < most) {
     const uint64_t first_byte = file.size_bytes();
     const auto begin = [&](const HttpResponse& response) {
       // Anything but the rest that was asked for is the file from its start.
@@ -285,33 +286,32 @@ void HubDownload::transfer(const Remote& remote, const fs::path& partial) {
         file.clear();
     };
     const auto write = [&](std::string_view bytes) {
-      if (remote.size_known &&
-          file.size_bytes() + bytes.size() > remote.size_bytes) {
+      if (file.size_bytes() + bytes.size() > most) {
         file.clear();
         throw DataError(fmt::format(
             "[hub] '{}' is longer than the {} bytes announced",
             remote.url,
-            remote.size_bytes));
+            most));
       }
       file.append(bytes);
       if (options_.on_progress) {
         options_.on_progress(
             {.file = remote.file,
              .done_bytes = file.size_bytes(),
-             .total_bytes = remote.size_bytes});
+             .total_bytes = remote.size_bytes.value_or(0)});
       }
     };
     const HttpResponse response = client_.send(
         {.url = remote.url, .token = options_.token, .first_byte = first_byte},
         {.begin = begin, .write = write});
     if (is_success(response) &&
-        (!remote.size_known || file.size_bytes() == remote.size_bytes))
+        (!remote.size_bytes || file.size_bytes() == most))
       break;
     constexpr int kRangeNotSatisfiable = 416;
     if (response.status == kRangeNotSatisfiable) {
       file.clear();
     } else if (!is_passing(response) && !is_success(response)) {
-      refuse(response, fmt::format("file '{}' of '{}'", remote.file, id_));
+      refuse(response, what);
     }
     // An attempt that brought something new does not count: the next one is
     // nearer to the end.
@@ -321,7 +321,7 @@ void HubDownload::transfer(const Remote& remote, const fs::path& partial) {
       HttpResponse broken = response;
       if (is_success(response))
         broken.transport_error = "the answer ends early";
-      refuse(broken, fmt::format("file '{}' of '{}'", remote.file, id_));
+      refuse(broken, what);
     }
     std::this_thread::sleep_for(options_.retry_delay);
   }

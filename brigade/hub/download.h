@@ -1,6 +1,7 @@
 // One file from a hub into the cache's blobs. Private to brigade/hub.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "brigade/hub/cache.h"
@@ -38,8 +39,7 @@ class HubDownload {
     std::string url;
     std::string file;
     std::string etag;
-    uint64_t size_bytes = 0;
-    bool size_known = false;
+    std::optional<uint64_t> size_bytes;  // absent: not known
   };
   HttpResponse request(
       const HttpRequest& request,
