@@ -41,16 +41,6 @@ std::string end_digest(const Context& context) {
   return hexadecimal;
 }
 
-std::string digest(
-    const EVP_MD* algorithm,
-    std::string_view prefix,
-    const MappedFile& file) {
-  const Context context = begin_digest(algorithm);
-  add_to_digest(context, prefix.data(), prefix.size());
-  add_to_digest(context, file.bytes().data(), file.bytes().size());
-  return end_digest(context);
-}
-
 }  // namespace
 
 Sha256::Sha256() : context_(begin_digest(EVP_sha256())) {}
@@ -87,9 +77,11 @@ std::string sha256_of_file(
 
 std::string git_blob_sha1_of_file(const std::filesystem::path& path) {
   const MappedFile file(path);
-  std::string prefix = fmt::format("blob {}", file.size_bytes());
-  prefix += '\0';
-  return digest(EVP_sha1(), prefix, file);
+  const std::string prefix = fmt::format("blob {}", file.size_bytes());
+  const Context context = begin_digest(EVP_sha1());
+  add_to_digest(context, prefix.c_str(), prefix.size() + 1);  // and its zero
+  add_to_digest(context, file.bytes().data(), file.bytes().size());
+  return end_digest(context);
 }
 
 }  // namespace brigade

@@ -217,18 +217,16 @@ void AtomicFile::commit() {
   flush();
   if (::fsync(descriptor_) != 0)
     throw_storage("sync", temporary_path_);
-  if (::close(std::exchange(descriptor_, -1)) != 0) {
+  const auto fail = [&](const char* what, const std::filesystem::path& path) {
     const int error = errno;
     ::unlink(temporary_path_.c_str());
     errno = error;
-    throw_storage("close", temporary_path_);
-  }
-  if (::rename(temporary_path_.c_str(), path_.c_str()) != 0) {
-    const int error = errno;
-    ::unlink(temporary_path_.c_str());
-    errno = error;
-    throw_storage("rename into place", path_);
-  }
+    throw_storage(what, path);
+  };
+  if (::close(std::exchange(descriptor_, -1)) != 0)
+    fail("close", temporary_path_);
+  if (::rename(temporary_path_.c_str(), path_.c_str()) != 0)
+    fail("rename into place", path_);
   sync_directory(path_.parent_path());
 }
 
