@@ -357,14 +357,6 @@ Value indent_filter(const Value& value, const CallArguments& arguments) {
   return result;
 }
 
-// A method of strings, as a filter.
-Value by_method(
-    const char* method,
-    const Value& value,
-    const CallArguments& arguments) {
-  return *call_method(value.printed(), method, arguments);
-}
-
 const std::map<std::string, Filter>& filters() {
   static const std::map<std::string, Filter> table = {
       {"length", length_filter},
@@ -406,9 +398,10 @@ Value apply_filter(
   const auto found = filters().find(name);
   if (found != filters().end())
     return found->second(operand, arguments);
+  // Methods of strings.
   for (const char* method : {"upper", "lower", "capitalize", "replace"}) {
     if (name == method)
-      return by_method(method, operand, arguments);
+      return *call_method(operand.printed(), name, arguments);
   }
   throw Fault(fmt::format("the filter '{}' is not supported", name));
 }

@@ -92,9 +92,8 @@ MegatronIndex read_index(ByteReader& reader) {
   return index;
 }
 
-// The bytes of all sequences, which must lie back to back in the .bin and fill
-// it.
-uint64_t check_sequences(
+// All sequences must lie back to back in the .bin and fill it.
+void check_sequences(
     const ByteReader& reader,
     const MegatronIndex& index,
     const std::string& index_name,
@@ -138,7 +137,6 @@ uint64_t check_sequences(
         index_name,
         num_bytes));
   }
-  return num_bytes;
 }
 
 // Documents are sequences in order, from the first to the last.
@@ -174,11 +172,10 @@ TokenFileLayout parse_megatron(
     const NamedBytes& tokens) {
   ByteReader reader(index_file.name, index_file.bytes);
   const MegatronIndex index = read_index(reader);
-  const uint64_t num_bytes =
-      check_sequences(reader, index, index_file.name, tokens);
+  check_sequences(reader, index, index_file.name, tokens);
   check_documents(reader, index);
   const uint64_t item_bytes = token_bytes(index.type);
-  const uint64_t num_tokens = num_bytes / item_bytes;
+  const uint64_t num_tokens = tokens.bytes.size() / item_bytes;
   return {
       index.type,
       0,
