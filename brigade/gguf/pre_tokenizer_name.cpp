@@ -41,69 +41,31 @@ enum class Cut { kGpt2, kDigitsThenGpt2, kRegex };
 
 struct Family {
   const char* name;
-  Cut cut;
-  const char* regex;  // of kRegex
-  WholeWords whole_words;
-  BeginToken begin_token;
-  const char* difference;
+  const char* regex = "";  // of kRegex
+  Cut cut = Cut::kRegex;
+  WholeWords whole_words = WholeWords::kAreMerged;
+  BeginToken begin_token = BeginToken::kNotAdded;
+  const char* difference = "";
 };
+
 constexpr std::array kFamilies = {
+    Family{.name = "gpt-2", .cut = Cut::kGpt2},
+    Family{.name = "smollm", .cut = Cut::kDigitsThenGpt2},
     Family{
-        "gpt-2",
-        Cut::kGpt2,
-        "",
-        WholeWords::kAreMerged,
-        BeginToken::kNotAdded,
-        ""},
+        .name = "llama-bpe",
+        .regex = kLlama3,
+        .whole_words = WholeWords::kIgnoreMerges,
+        .begin_token = BeginToken::kAdded},
+    Family{.name = "smaug-bpe", .regex = kLlama3},
+    Family{.name = "qwen2", .regex = kQwen2},
+    Family{.name = "qwen35", .regex = kQwen35},
     Family{
-        "smollm",
-        Cut::kDigitsThenGpt2,
-        "",
-        WholeWords::kAreMerged,
-        BeginToken::kNotAdded,
-        ""},
-    Family{
-        "llama-bpe",
-        Cut::kRegex,
-        kLlama3,
-        WholeWords::kIgnoreMerges,
-        BeginToken::kAdded,
-        ""},
-    Family{
-        "smaug-bpe",
-        Cut::kRegex,
-        kLlama3,
-        WholeWords::kAreMerged,
-        BeginToken::kNotAdded,
-        ""},
-    Family{
-        "qwen2",
-        Cut::kRegex,
-        kQwen2,
-        WholeWords::kAreMerged,
-        BeginToken::kNotAdded,
-        ""},
-    Family{
-        "qwen35",
-        Cut::kRegex,
-        kQwen35,
-        WholeWords::kAreMerged,
-        BeginToken::kNotAdded,
-        ""},
-    Family{
-        "tekken",
-        Cut::kRegex,
-        kTekken,
-        WholeWords::kIgnoreMerges,
-        BeginToken::kAdded,
-        kLettersDiffer},
-    Family{
-        "gpt-4o",
-        Cut::kRegex,
-        kGpt4o,
-        WholeWords::kAreMerged,
-        BeginToken::kNotAdded,
-        kLettersDiffer},
+        .name = "tekken",
+        .regex = kTekken,
+        .whole_words = WholeWords::kIgnoreMerges,
+        .begin_token = BeginToken::kAdded,
+        .difference = kLettersDiffer},
+    Family{.name = "gpt-4o", .regex = kGpt4o, .difference = kLettersDiffer},
 };
 
 // A Sequence as the list of its parts.
