@@ -209,6 +209,8 @@ Decoder sequence_decoder(const JsonNode& node, std::vector<Decoder> parts) {
   };
 }
 
+}  // namespace
+
 Decoder make_decoder(const JsonNode& node, int depth) {
   require_depth(node, depth);
   const std::string& type = type_of(node);
@@ -235,12 +237,6 @@ Decoder make_decoder(const JsonNode& node, int depth) {
   if (type == "BPEDecoder")
     return suffix_decoder(node);
   refuse(node, fmt::format("the decoder \"{}\"", type));
-}
-
-}  // namespace
-
-Decoder make_decoder(const JsonNode& node) {
-  return make_decoder(node, 0);
 }
 
 }  // namespace brigade

@@ -17,6 +17,7 @@ using Decoder = std::function<
 
 // ByteLevel, ByteFallback, Fuse, Strip, Replace, Metaspace, WordPiece,
 // BPEDecoder, Sequence; anything else is refused by name (DataError).
-Decoder make_decoder(const JsonNode& node);
+// `depth`: the Sequences that it is in.
+Decoder make_decoder(const JsonNode& node, int depth = 0);
 
 }  // namespace brigade

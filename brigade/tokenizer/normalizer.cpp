@@ -63,6 +63,8 @@ void spell_bytes(NormalizedText& text, RegexScratch&) {
   text.text = ByteAlphabet::encode(text.text);
 }
 
+}  // namespace
+
 Normalizer make_normalizer(const JsonNode& node, int depth) {
   require_depth(node, depth);
   const std::string& type = type_of(node);
@@ -102,12 +104,6 @@ Normalizer make_normalizer(const JsonNode& node, int depth) {
   if (type == "Precompiled")
     return make_charsmap_normalizer(node);
   refuse(node, fmt::format("the normalizer \"{}\"", type));
-}
-
-}  // namespace
-
-Normalizer make_normalizer(const JsonNode& node) {
-  return make_normalizer(node, 0);
 }
 
 }  // namespace brigade

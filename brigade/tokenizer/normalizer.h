@@ -26,6 +26,7 @@ using Normalizer =
 // NFC, NFD, NFKC, NFKD, Prepend, Replace, Lowercase, Strip, StripAccents, Nmt,
 // BertNormalizer, Precompiled, ByteLevel, Sequence; anything else is refused by
 // name (DataError).
-Normalizer make_normalizer(const JsonNode& node);
+// `depth`: the Sequences that it is in.
+Normalizer make_normalizer(const JsonNode& node, int depth = 0);
 
 }  // namespace brigade

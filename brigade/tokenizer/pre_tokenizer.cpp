@@ -185,6 +185,8 @@ PreTokenizer in_sequence(std::vector<PreTokenizer> parts) {
   };
 }
 
+}  // namespace
+
 PreTokenizer make_pre_tokenizer(const JsonNode& node, int depth) {
   require_depth(node, depth);
   const std::string& type = type_of(node);
@@ -226,12 +228,6 @@ PreTokenizer make_pre_tokenizer(const JsonNode& node, int depth) {
             char32_t c) { return c == delimiter; },
         SplitBehavior::kRemoved);
   refuse(node, fmt::format("the pre-tokenizer \"{}\"", type));
-}
-
-}  // namespace
-
-PreTokenizer make_pre_tokenizer(const JsonNode& node) {
-  return make_pre_tokenizer(node, 0);
 }
 
 }  // namespace brigade

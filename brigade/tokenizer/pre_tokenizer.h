@@ -32,6 +32,7 @@ using PreTokenizer = std::function<
 // ByteLevel, Split, Digits, Punctuation, Whitespace, WhitespaceSplit,
 // BertPreTokenizer, CharDelimiterSplit, Metaspace, Sequence; anything else is
 // refused by name (DataError).
-PreTokenizer make_pre_tokenizer(const JsonNode& node);
+// `depth`: the Sequences that it is in.
+PreTokenizer make_pre_tokenizer(const JsonNode& node, int depth = 0);
 
 }  // namespace brigade
