@@ -179,8 +179,6 @@ class Preparation {
     }
     if (!tokenizer_)
       tokenizer_ = load_tokenizer(spec);
-    if (options_.chat)
-      make_chat_encoder(spec);
     using BeginOfDocument = PrepareOptions::BeginOfDocument;
     const auto begin = options_.begin_of_document.value_or(
         options_.tokenizer.empty() ? BeginOfDocument::kPrepend
@@ -204,6 +202,8 @@ class Preparation {
             options_.tokenizer));
       }
     }
+    if (options_.chat)
+      make_chat_encoder(spec);
   }
 
   // `spec`: the tokenizer that is kept beside the dataset.
@@ -225,19 +225,15 @@ class Preparation {
       write_text_file(
           tokenizer_folder_->temporary() / "chat_template.jinja",
           chat_template_->source());
-    ChatTokensOptions encoding{
-        .loss = chat.loss,
-        .begin_id = {},
-        .end_id = {},
-        .chat = {.tools = {}, .variables = chat.variables, .now = chat.now}};
-    if (options_.begin_of_document == PrepareOptions::BeginOfDocument::kPrepend)
-      encoding.begin_id = tokenizer_->bos_id();
-    if (options_.end_of_document == PrepareOptions::EndOfDocument::kAppend)
-      encoding.end_id = tokenizer_->eos_id();
     encoder_ = std::make_unique<ChatEncoder>(
         *tokenizer_,
         chat_template_ ? &*chat_template_ : nullptr,
-        std::move(encoding));
+        ChatTokensOptions{
+            .loss = chat.loss,
+            .begin_id = bos_id_,
+            .end_id = eos_id_,
+            .chat = {
+                .tools = {}, .variables = chat.variables, .now = chat.now}});
   }
 
   EncodedChats encode(const TextBlock& block) const {

@@ -9,6 +9,10 @@
 namespace brigade {
 namespace {
 
+// Tokenizers need memory and, some of them, time that grows faster than the
+// text; most documents are shorter.
+constexpr uint64_t kSliceBytes = 32 << 10;
+
 // The tokens of text that has something in front of it. Alone, many tokenizers
 // would treat it as a beginning (SentencePiece adds a space), so it is encoded
 // behind a line end, which joins with nothing, and the line end's own tokens
@@ -31,12 +35,12 @@ std::vector<int32_t> encode_middle(
   return tokenizer.encode(text);
 }
 
-}  // namespace
-
+// Adds the tokens of a piece of text of any size to `bytes`, and returns how
+// many they are. A text of one slice has exactly those of tokenizer.encode();
+// slices after the first are encoded as the middle of a text.
 uint64_t encode_piece(
     const Tokenizer& tokenizer,
     const TextPiece& piece,
-    uint64_t slice_bytes,
     TokenType type,
     std::vector<std::byte>& bytes) {
   std::string_view rest = piece.text;
@@ -45,10 +49,10 @@ uint64_t encode_piece(
   while (!rest.empty()) {
     const std::string_view slice = rest.substr(
         0,
-        rest.size() <= slice_bytes
+        rest.size() <= kSliceBytes
             ? rest.size()
             : find_cut(
-                  rest, slice_bytes, [&](std::string_view text, size_t at) {
+                  rest, kSliceBytes, [&](std::string_view text, size_t at) {
                     return tokenizer.cut_before(text, at);
                   }));
     size_t skipped = 0;
@@ -62,6 +66,8 @@ uint64_t encode_piece(
   }
   return count;
 }
+
+}  // namespace
 
 EncodedBlock encode_block(
     const Tokenizer& tokenizer,
@@ -84,7 +90,7 @@ EncodedBlock encode_block(
       [&](const TextPiece& piece) {
         encoded.text_bytes += piece.text.size();
         encoded.pieces.push_back(
-            {encode_piece(tokenizer, piece, kSliceBytes, type, encoded.tokens),
+            {encode_piece(tokenizer, piece, type, encoded.tokens),
              piece.ends_document});
       },
       on_bad_line);

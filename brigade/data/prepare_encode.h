@@ -13,22 +13,6 @@
 
 namespace brigade {
 
-// The tokens of a piece of text of any size, added to `bytes` as `type`.
-// Cut into slices of slice_bytes; slices after the first are encoded behind a
-// line end whose tokens are dropped again, so that the tokenizer sees them as
-// the middle of a text. With slice_bytes of at least the text's size it is
-// exactly tokenizer.encode(). Returns the number of tokens.
-uint64_t encode_piece(
-    const Tokenizer& tokenizer,
-    const TextPiece& piece,
-    uint64_t slice_bytes,
-    TokenType type,
-    std::vector<std::byte>& bytes);
-
-// Tokenizers need memory and, some of them, time that grows faster than the
-// text; most documents are shorter.
-inline constexpr uint64_t kSliceBytes = 32 << 10;
-
 struct EncodedPiece {
   uint64_t num_tokens = 0;
   bool ends_document = true;
