@@ -2,14 +2,12 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <unistd.h>
-
-#include <system_error>
 
 #include "brigade/base/error.h"
 #include "brigade/checkpoint/hugging_face_names.h"
 #include "brigade/checkpoint/torch_dtype.h"
 #include "brigade/files/file.h"
+#include "brigade/files/replace_directory.h"
 #include "brigade/safetensors/writer.h"
 
 namespace brigade {
@@ -171,54 +169,6 @@ json generation_config(const json& config) {
   return generation;
 }
 
-// A folder beside `out` that is gone unless it was renamed to it.
-class FolderUnderConstruction {
- public:
-  explicit FolderUnderConstruction(fs::path out)
-      : out_(std::move(out)),
-        path_(fmt::format("{}.tmp-{}", out_.string(), ::getpid())) {
-    check([&](std::error_code& error) {
-      fs::remove_all(path_, error);
-      fs::create_directories(path_, error);
-    });
-  }
-  ~FolderUnderConstruction() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  FolderUnderConstruction(const FolderUnderConstruction&) = delete;
-  FolderUnderConstruction& operator=(const FolderUnderConstruction&) = delete;
-
-  const fs::path& path() const { return path_; }
-
-  void copy(const FileToCopy& file) {
-    check([&](std::error_code& error) {
-      fs::copy_file(file.source, path_ / file.name, error);
-    });
-  }
-
-  void commit() {
-    sync_directory(path_);
-    // Over an empty folder, which the start made sure of.
-    check([&](std::error_code& error) { fs::rename(path_, out_, error); });
-    sync_directory(out_.parent_path());
-  }
-
- private:
-  fs::path out_;
-  fs::path path_;
-
-  template <typename Work>
-  void check(const Work& work) const {
-    std::error_code error;
-    work(error);
-    if (error) {
-      throw StorageError(fmt::format(
-          "[export] cannot write '{}': {}", out_.string(), error.message()));
-    }
-  }
-};
-
 }  // namespace
 
 void check_free(const fs::path& out) {
@@ -235,10 +185,10 @@ void export_hugging_face(const HuggingFaceExport& request) {
   const fs::path out =
       request.out.has_filename() ? request.out : request.out.parent_path();
   check_free(out);
-  FolderUnderConstruction folder(out);
+  const FolderUnderConstruction folder(out, "export");
   write_text_file(folder.path() / "config.json", request.config.dump(2) + "\n");
   for (const FileToCopy& file : request.files)
-    folder.copy(file);
+    folder.copy(file.source, file.name);
   for (const auto& [name, content] : request.texts) {
     if (!fs::exists(folder.path() / name))
       write_text_file(folder.path() / name, content);

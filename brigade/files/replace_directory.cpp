@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "brigade/base/error.h"
 #include "brigade/files/file.h"
@@ -82,6 +83,44 @@ void finish_replacing(const fs::path& target) {
   }
   rename_or_throw(old, target);
   sync_directory(target.parent_path());
+}
+
+FolderUnderConstruction::FolderUnderConstruction(
+    fs::path out,
+    const char* module)
+    : out_(std::move(out)),
+      module_(module),
+      path_(fmt::format("{}.tmp-{}", out_.string(), ::getpid())) {
+  std::error_code error;
+  fs::remove_all(path_, error);
+  fs::create_directories(path_, error);
+  check(error);
+}
+
+FolderUnderConstruction::~FolderUnderConstruction() {
+  remove_quietly(path_);
+}
+
+void FolderUnderConstruction::copy(
+    const fs::path& file,
+    const std::string& name) const {
+  std::error_code error;
+  fs::copy_file(file, path_ / name, error);
+  check(error);
+}
+
+void FolderUnderConstruction::commit() const {
+  sync_directory(path_);
+  std::error_code error;
+  fs::rename(path_, out_, error);
+  check(error);
+  sync_directory(out_.parent_path());
+}
+
+void FolderUnderConstruction::check(const std::error_code& error) const {
+  if (error)
+    throw StorageError(fmt::format(
+        "[{}] cannot write '{}': {}", module_, out_.string(), error.message()));
 }
 
 }  // namespace brigade

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <filesystem>
+#include <string>
+#include <system_error>
 
 namespace brigade {
 
@@ -19,5 +21,28 @@ void replace_directory(
 // Ends what a kill interrupted: `target`.old becomes `target` again where that
 // is missing, and is removed where it is there. Throws StorageError.
 void finish_replacing(const std::filesystem::path& target);
+
+// A folder beside `out` that is gone unless it was renamed to it.
+class FolderUnderConstruction {
+ public:
+  // `out` has a name ("folder/" has none); `module`: what the errors are of.
+  // Throws StorageError, as all members do.
+  FolderUnderConstruction(std::filesystem::path out, const char* module);
+  ~FolderUnderConstruction();
+  FolderUnderConstruction(const FolderUnderConstruction&) = delete;
+  FolderUnderConstruction& operator=(const FolderUnderConstruction&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+  void copy(const std::filesystem::path& file, const std::string& name) const;
+  // Precondition: `out` is absent or an empty folder.
+  void commit() const;
+
+ private:
+  std::filesystem::path out_;
+  const char* module_;
+  std::filesystem::path path_;
+
+  void check(const std::error_code& error) const;
+};
 
 }  // namespace brigade

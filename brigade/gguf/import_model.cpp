@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <unistd.h>
 
 #include <charconv>
 #include <map>
@@ -10,10 +9,10 @@
 #include <set>
 #include <span>
 #include <string_view>
-#include <system_error>
 
 #include "brigade/base/error.h"
 #include "brigade/files/file.h"
+#include "brigade/files/replace_directory.h"
 #include "brigade/gguf/blocks.h"
 #include "brigade/gguf/model_entries.h"
 #include "brigade/gguf/model_tensors.h"
@@ -175,32 +174,6 @@ class Import {
   }
 };
 
-// Renamed to `out` once `write` has filled it; gone otherwise.
-template <typename Write>
-void make_whole_folder(const fs::path& out, const Write& write) {
-  const fs::path temporary = fmt::format("{}.tmp-{}", out.string(), ::getpid());
-  const auto check = [&](const std::error_code& error) {
-    if (error) {
-      throw StorageError(fmt::format(
-          "[gguf] cannot write '{}': {}", out.string(), error.message()));
-    }
-  };
-  std::error_code error;
-  fs::remove_all(temporary, error);
-  fs::create_directories(temporary, error);
-  check(error);
-  try {
-    write(temporary);
-    sync_directory(temporary);
-    fs::rename(temporary, out, error);
-    check(error);
-  } catch (...) {
-    fs::remove_all(temporary, error);
-    throw;
-  }
-  sync_directory(fs::absolute(out).parent_path());
-}
-
 }  // namespace
 
 ImportedModel import_gguf(
@@ -212,11 +185,11 @@ ImportedModel import_gguf(
         "[gguf] --out '{}' exists already; give another folder", out.string()));
   }
   Import import(path, on_progress);
-  ImportedModel result;
   // "folder/" has no name of its own to put ".tmp" after.
-  make_whole_folder(
-      out.has_filename() ? out : out.parent_path(),
-      [&](const fs::path& folder) { result = import.write(folder); });
+  const FolderUnderConstruction folder(
+      out.has_filename() ? out : out.parent_path(), "gguf");
+  ImportedModel result = import.write(folder.path());
+  folder.commit();
   return result;
 }
 
