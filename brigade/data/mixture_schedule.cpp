@@ -140,30 +140,31 @@ std::vector<uint64_t> MixtureSchedule::counts(uint64_t samples) const {
 
 ScheduledMixtureSource::ScheduledMixtureSource(
     std::vector<std::shared_ptr<const SampleSource>> sources,
-    std::vector<WeightTable> tables)
-    : sources_(std::move(sources)), tables_(tables), schedule_(tables) {
-  BRIGADE_ASSERT(!sources_.empty() && sources_.size() == tables_.size());
+    std::shared_ptr<const MixtureSchedule> schedule)
+    : sources_(std::move(sources)), schedule_(std::move(schedule)) {
+  BRIGADE_ASSERT(sources_.size() == schedule_->tables().size());
   for (const auto& source : sources_)
     BRIGADE_ASSERT(source->seq_length() == seq_length());
 }
 
 uint64_t ScheduledMixtureSource::samples_per_epoch() const {
+  const std::vector<WeightTable>& tables = schedule_->tables();
   double sum = 0;
-  for (const WeightTable& table : tables_)
+  for (const WeightTable& table : tables)
     sum += table.back().weight;
   double samples = 0;
   for (size_t i = 0; i < sources_.size(); ++i) {
-    if (tables_[i].back().weight > 0)
+    if (tables[i].back().weight > 0)
       samples = std::max(
           samples,
           static_cast<double>(sources_[i]->samples_per_epoch()) * sum /
-              tables_[i].back().weight);
+              tables[i].back().weight);
   }
   return static_cast<uint64_t>(std::ceil(samples));
 }
 
 void ScheduledMixtureSource::read(uint64_t sample, Window& window) const {
-  const auto place = schedule_(sample);
+  const auto place = (*schedule_)(sample);
   sources_[place.source]->read(place.sample, window);
 }
 

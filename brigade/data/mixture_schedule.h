@@ -43,6 +43,7 @@ class MixtureSchedule {
   // time.
   explicit MixtureSchedule(std::vector<WeightTable> tables);
 
+  const std::vector<WeightTable>& tables() const { return tables_; }
   // O(1) for a sample near the one before; else O(sample) once. Thread-safe.
   MixtureOrder::Place operator()(uint64_t sample) const;
   // Samples of each source among the first `samples` of the run.
@@ -76,10 +77,11 @@ class MixtureSchedule {
 
 class ScheduledMixtureSource : public SampleSource {
  public:
-  // As many tables as sources (at least one), all of the same seq_length.
+  // The schedule is of as many sources (at least one), all of the same
+  // seq_length.
   ScheduledMixtureSource(
       std::vector<std::shared_ptr<const SampleSource>> sources,
-      std::vector<WeightTable> tables);
+      std::shared_ptr<const MixtureSchedule> schedule);
 
   int64_t seq_length() const override { return sources_[0]->seq_length(); }
   // Those after which every source whose weight lasts was seen at least once,
@@ -89,8 +91,7 @@ class ScheduledMixtureSource : public SampleSource {
 
  private:
   std::vector<std::shared_ptr<const SampleSource>> sources_;
-  std::vector<WeightTable> tables_;
-  MixtureSchedule schedule_;
+  std::shared_ptr<const MixtureSchedule> schedule_;
 };
 
 }  // namespace brigade

@@ -41,25 +41,6 @@ double largest_weight(const TrainingDataPart& part) {
   return largest;
 }
 
-Source combine_for_training(
-    std::vector<Source> sources,
-    const std::vector<TrainingDataPart>& parts) {
-  const bool changes =
-      std::any_of(parts.begin(), parts.end(), [](const TrainingDataPart& part) {
-        return !part.weights.empty();
-      });
-  std::vector<double> weights;
-  std::vector<WeightTable> tables;
-  for (const TrainingDataPart& part : parts) {
-    weights.push_back(part.weight);
-    tables.push_back(weights_of(part));
-  }
-  if (!changes || parts.size() == 1)
-    return combine(std::move(sources), weights);
-  return std::make_shared<ScheduledMixtureSource>(
-      std::move(sources), std::move(tables));
-}
-
 std::shared_ptr<const MixtureSchedule> schedule_of(
     const std::vector<TrainingDataPart>& parts) {
   std::vector<WeightTable> tables;
@@ -305,6 +286,7 @@ TrainingData open_training_data(const TrainingDataOptions& options) {
   TrainingData data;
   std::vector<Source> training;
   std::vector<Source> held_out;
+  std::vector<double> weights;
   std::vector<double> largest_weights;
   uint64_t counting = 0;
   bool has_mask = false;
@@ -339,6 +321,7 @@ TrainingData open_training_data(const TrainingDataOptions& options) {
     if (sources.packing)
       data.packing = data.packing.value_or(PackingCounts()) += *sources.packing;
     data.training_windows += windows;
+    weights.push_back(part.weight);
     largest_weights.push_back(largest_weight(part));
     data.parts.push_back(
         {.path = part.path,
@@ -352,8 +335,16 @@ TrainingData open_training_data(const TrainingDataOptions& options) {
   }
   if (has_mask)
     data.counting_tokens = counting;
-  data.training = combine_for_training(std::move(training), options.parts);
+  const bool changes = std::any_of(
+      options.parts.begin(), options.parts.end(), [](const auto& part) {
+        return !part.weights.empty();
+      });
+  if (!changes || options.parts.size() == 1)
+    data.training = combine(std::move(training), weights);
   data.schedule = schedule_of(options.parts);
+  if (!data.training)
+    data.training = std::make_shared<ScheduledMixtureSource>(
+        std::move(training), data.schedule);
   if (!held_out.empty())
     data.held_out = combine(std::move(held_out), largest_weights);
   return data;
