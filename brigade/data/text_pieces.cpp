@@ -138,17 +138,14 @@ void for_each_piece(
     const std::function<void(const DataError&)>& on_bad_line) {
   Place place(block, file);
   const bool is_json = block.format == TextFormat::kJsonLines;
-  const bool skips_lines = is_json && on_bad_line;
-  // Line by line, so that the first one with a fault of any kind is named.
-  const bool is_checked_whole =
-      options.encoding == TextEncoding::kUtf8 && !is_json;
   std::string converted;
   std::string_view text = block.text;
   if (options.encoding == TextEncoding::kLatin1) {
     converted = latin1_to_utf8(text);
     text = converted;
     place.set_converted(text);
-  } else if (is_checked_whole) {
+  } else if (!is_json) {
+    // JSON line by line, so that the first with a fault of any kind is named.
     check_utf8(text, 0, place, options);
   }
   const char* const begin = text.data();
@@ -172,7 +169,7 @@ void for_each_piece(
           check_utf8(piece, position, place, options);
         document = document_of_line(piece, position, place, options);
       } catch (const DataError& error) {
-        if (!skips_lines)
+        if (!on_bad_line)
           throw;
         on_bad_line(error);
       }

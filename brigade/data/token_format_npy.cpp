@@ -1,7 +1,9 @@
 // NumPy's .npy: a header that is a Python dict in ASCII, then the array. The
 // format is NEP 1; versions 1, 2 and 3 differ in the header's length field.
 #include <fmt/ranges.h>
+#include <charconv>
 #include <optional>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -117,16 +119,11 @@ class DictParser {
     if (first < '0' || first > '9')
       fail("expected a number");
     uint64_t value = 0;
-    while (position_ < text_.size() && text_[position_] >= '0' &&
-           text_[position_] <= '9') {
-      const auto digit = static_cast<uint64_t>(text_[position_] - '0');
-      const auto scaled = checked_multiply(value, 10);
-      const auto sum = scaled ? checked_add(*scaled, digit) : std::nullopt;
-      if (!sum)
-        fail("a number that overflows 64 bits");
-      value = *sum;
-      ++position_;
-    }
+    const auto [end, error] = std::from_chars(
+        text_.data() + position_, text_.data() + text_.size(), value);
+    if (error != std::errc())
+      fail("a number that overflows 64 bits");
+    position_ = static_cast<size_t>(end - text_.data());
     return value;
   }
 
