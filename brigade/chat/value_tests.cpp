@@ -1,14 +1,10 @@
 // Jinja's tests: what stands behind `is`.
 #include <fmt/format.h>
 
-#include <map>
-
 #include "brigade/chat/builtins.h"
 
 namespace brigade::jinja {
 namespace {
-
-using ValueTest = bool (*)(const Value&, const CallArguments&);
 
 const Value& other_operand(const CallArguments& arguments) {
   if (arguments.positional.empty())
@@ -33,97 +29,61 @@ int order(const Value& left, const CallArguments& arguments) {
   return *result;
 }
 
-bool equals(const Value& value, const CallArguments& arguments) {
-  return value == other_operand(arguments);
-}
-
-bool differs(const Value& value, const CallArguments& arguments) {
-  return !(value == other_operand(arguments));
-}
-
-bool is_iterable(const Value& value, const CallArguments&) {
-  return value.is_text() || value.is_list() || value.is_undefined() ||
-         (value.is_dict() && !value.dict().is_namespace);
-}
-
-const std::map<std::string, ValueTest>& value_tests() {
-  using Arguments = CallArguments;
-  static const std::map<std::string, ValueTest> table = {
-      {"defined",
-       [](const Value& v, const Arguments&) { return !v.is_undefined(); }},
-      {"undefined",
-       [](const Value& v, const Arguments&) { return v.is_undefined(); }},
-      {"none", [](const Value& v, const Arguments&) { return v.is_none(); }},
-      {"string", [](const Value& v, const Arguments&) { return v.is_text(); }},
-      {"mapping",
-       [](const Value& v, const Arguments&) {
-         return v.is_dict() && !v.dict().is_namespace;
-       }},
-      {"iterable", is_iterable},
-      {"sequence", is_iterable},
-      {"number",
-       [](const Value& v, const Arguments&) {
-         return v.is_number() || v.is_large_integer();
-       }},
-      {"integer",
-       [](const Value& v, const Arguments&) {
-         return v.is_integer() || v.is_large_integer();
-       }},
-      {"float", [](const Value& v, const Arguments&) { return v.is_float(); }},
-      {"boolean", [](const Value& v, const Arguments&) { return v.is_bool(); }},
-      {"true",
-       [](const Value& v, const Arguments&) {
-         return v.is_bool() && v.is_true();
-       }},
-      {"false",
-       [](const Value& v, const Arguments&) {
-         return v.is_bool() && !v.is_true();
-       }},
-      {"callable",
-       [](const Value& v, const Arguments&) { return v.is_function(); }},
-      {"odd",
-       [](const Value& v, const Arguments&) {
-         return remainder(v, int64_t{2}) != 0;
-       }},
-      {"even",
-       [](const Value& v, const Arguments&) {
-         return remainder(v, int64_t{2}) == 0;
-       }},
-      {"divisibleby",
-       [](const Value& v, const Arguments& a) {
-         return remainder(v, other_operand(a)) == 0;
-       }},
-      {"in",
-       [](const Value& v, const Arguments& a) {
-         return contains(other_operand(a), v);
-       }},
-      {"equalto", equals},
-      {"eq", equals},
-      {"==", equals},
-      {"sameas", equals},
-      {"ne", differs},
-      {"!=", differs},
-      {"lt",
-       [](const Value& v, const Arguments& a) { return order(v, a) < 0; }},
-      {"le",
-       [](const Value& v, const Arguments& a) { return order(v, a) <= 0; }},
-      {"gt",
-       [](const Value& v, const Arguments& a) { return order(v, a) > 0; }},
-      {"ge",
-       [](const Value& v, const Arguments& a) { return order(v, a) >= 0; }}};
-  return table;
-}
-
 }  // namespace
 
 bool passes_test(
     const std::string& name,
     const Value& operand,
     const CallArguments& arguments) {
-  const auto found = value_tests().find(name);
-  if (found == value_tests().end())
-    throw Fault(fmt::format("the test 'is {}' is not supported", name));
-  return found->second(operand, arguments);
+  const bool is_mapping = operand.is_dict() && !operand.dict().is_namespace;
+  if (name == "defined")
+    return !operand.is_undefined();
+  if (name == "undefined")
+    return operand.is_undefined();
+  if (name == "none")
+    return operand.is_none();
+  if (name == "string")
+    return operand.is_text();
+  if (name == "mapping")
+    return is_mapping;
+  if (name == "iterable" || name == "sequence")
+    return is_mapping || operand.is_text() || operand.is_list() ||
+           operand.is_undefined();
+  if (name == "number")
+    return operand.is_number() || operand.is_large_integer();
+  if (name == "integer")
+    return operand.is_integer() || operand.is_large_integer();
+  if (name == "float")
+    return operand.is_float();
+  if (name == "boolean")
+    return operand.is_bool();
+  if (name == "true")
+    return operand.is_bool() && operand.is_true();
+  if (name == "false")
+    return operand.is_bool() && !operand.is_true();
+  if (name == "callable")
+    return operand.is_function();
+  if (name == "odd")
+    return remainder(operand, int64_t{2}) != 0;
+  if (name == "even")
+    return remainder(operand, int64_t{2}) == 0;
+  if (name == "divisibleby")
+    return remainder(operand, other_operand(arguments)) == 0;
+  if (name == "in")
+    return contains(other_operand(arguments), operand);
+  if (name == "equalto" || name == "eq" || name == "==" || name == "sameas")
+    return operand == other_operand(arguments);
+  if (name == "ne" || name == "!=")
+    return !(operand == other_operand(arguments));
+  if (name == "lt")
+    return order(operand, arguments) < 0;
+  if (name == "le")
+    return order(operand, arguments) <= 0;
+  if (name == "gt")
+    return order(operand, arguments) > 0;
+  if (name == "ge")
+    return order(operand, arguments) >= 0;
+  throw Fault(fmt::format("the test 'is {}' is not supported", name));
 }
 
 }  // namespace brigade::jinja
