@@ -41,10 +41,6 @@ Value nested_attribute(Value value, const Value& path) {
   }
 }
 
-Value length_filter(const Value& value, const CallArguments&) {
-  return length_of(value);
-}
-
 Value trim_filter(const Value& value, const CallArguments& arguments) {
   const Value* characters = arguments.find(0, "chars");
   if (characters == nullptr || characters->is_none())
@@ -112,18 +108,6 @@ Value items_filter(const Value& value, const CallArguments&) {
     throw Fault(fmt::format(
         "'items' takes a mapping, not a value of type {}", value.type()));
   return *call_method(value, "items", {});
-}
-
-Value list_filter(const Value& value, const CallArguments&) {
-  return items_of(value);
-}
-
-Value string_filter(const Value& value, const CallArguments&) {
-  return value.printed();
-}
-
-Value safe_filter(const Value& value, const CallArguments&) {
-  return value;
 }
 
 Value reverse_filter(const Value& value, const CallArguments&) {
@@ -359,17 +343,12 @@ Value indent_filter(const Value& value, const CallArguments& arguments) {
 
 const std::map<std::string, Filter>& filters() {
   static const std::map<std::string, Filter> table = {
-      {"length", length_filter},
-      {"count", length_filter},
       {"trim", trim_filter},
       {"tojson", tojson_filter},
       {"default", default_filter},
       {"d", default_filter},
       {"join", join_filter},
       {"items", items_filter},
-      {"list", list_filter},
-      {"string", string_filter},
-      {"safe", safe_filter},
       {"reverse", reverse_filter},
       {"first", first_filter},
       {"last", last_filter},
@@ -398,6 +377,14 @@ Value apply_filter(
   const auto found = filters().find(name);
   if (found != filters().end())
     return found->second(operand, arguments);
+  if (name == "length" || name == "count")
+    return length_of(operand);
+  if (name == "list")
+    return items_of(operand);
+  if (name == "string")
+    return operand.printed();
+  if (name == "safe")
+    return operand;
   // Methods of strings.
   for (const char* method : {"upper", "lower", "capitalize", "replace"}) {
     if (name == method)
