@@ -47,10 +47,7 @@ void CpuKernels::adamw_step(
             narrow(1 / std::sqrt(1 - std::pow(step.beta2, t))),
         .eps = narrow(step.eps),
         .step_size = narrow(step.lr / (1 - std::pow(step.beta1, t)))};
-    at::parallel_for(
-        0, tensors.main_grad.numel(), kChunk, [&](int64_t begin, int64_t end) {
-          adamw_kernel(kernel, begin, end);
-        });
+    run_in_tasks(tensors.main_grad.numel(), kChunk, adamw_kernel, kernel);
   });
 }
 

@@ -258,13 +258,8 @@ Tensor CpuKernels::attention_delta(const Tensor& dout, const Tensor& out)
         tokens,
         out.size(2),
         out.size(3)};
-    at::parallel_for(
-        0,
-        out.size(0) * tokens,
-        kTokensPerTask,
-        [&](int64_t begin, int64_t end) {
-          ops::attention_delta(call, begin, end);
-        });
+    run_in_tasks(
+        out.size(0) * tokens, kTokensPerTask, ops::attention_delta, call);
   });
   return delta;
 }
@@ -287,13 +282,11 @@ void CpuKernels::add_partial_gradient(
         .head_dim = sum.size(3)};
     if (table)
       kernel.rotation = {data<float>(cos), data<float>(sin)};
-    at::parallel_for(
-        0,
+    run_in_tasks(
         sum.size(0) * sum.size(1),
         kTokensPerTask,
-        [&](int64_t begin, int64_t end) {
-          ops::add_partial_gradient(kernel, begin, end);
-        });
+        ops::add_partial_gradient,
+        kernel);
   });
 }
 

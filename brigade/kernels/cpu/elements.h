@@ -1,8 +1,11 @@
-// Tensors as the CPU kernels see them: pointers to float or uint16_t (bf16).
+// Tensors as the CPU kernels see them, pointers to float or uint16_t (bf16),
+// and the division of a kernel's work among threads.
 #pragma once
 
+#include <ATen/Parallel.h>
 #include <torch/types.h>
 
+#include <algorithm>
 #include <cstdint>
 
 namespace brigade::ops {
@@ -28,6 +31,24 @@ inline bool is_wide(const torch::Tensor& x) {
 // [.., D] with a dense last dim.
 inline torch::Tensor dense(const torch::Tensor& x) {
   return x.size(-1) <= 1 || x.stride(-1) == 1 ? x : x.contiguous();
+}
+
+// Calls run(call, begin, end) for parts of [0, count), of about `per_task` or
+// more each, by the calling thread's team.
+template <typename Call>
+void run_in_tasks(
+    int64_t count,
+    int64_t per_task,
+    void (*run)(const Call& call, int64_t begin, int64_t end),
+    const Call& call) {
+  at::parallel_for(0, count, per_task, [&](int64_t begin, int64_t end) {
+    run(call, begin, end);
+  });
+}
+
+// The rows of a task that is worth a thread: of about so many elements.
+inline int64_t rows_per_task(int64_t columns, int64_t elements = 16384) {
+  return std::max<int64_t>(1, elements / std::max<int64_t>(1, columns));
 }
 
 }  // namespace brigade::ops

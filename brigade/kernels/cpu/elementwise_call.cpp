@@ -1,7 +1,6 @@
 // SwiGLU, the rotation of queries and keys, and the embedding.
 #include <ATen/Parallel.h>
 
-#include <algorithm>
 #include <cstring>
 #include <type_traits>
 #include <vector>
@@ -16,11 +15,6 @@ namespace {
 
 constexpr int64_t kRotatedTokensPerTask = 16;  // of a rotation
 constexpr int64_t kEmbeddingPerTask = 64;      // rows, or columns of a gradient
-
-// Rows per task of SwiGLU: about 16 K elements.
-int64_t swiglu_rows_per_task(int64_t columns) {
-  return std::max<int64_t>(1, 16384 / std::max<int64_t>(1, columns));
-}
 
 }  // namespace
 
@@ -37,13 +31,11 @@ Tensor CpuKernels::swiglu(const Tensor& gate, const Tensor& up) const {
         .gate_stride = gate_rows.stride(0),
         .up_stride = up_rows.stride(0),
         .columns = gate_rows.size(1)};
-    at::parallel_for(
-        0,
+    run_in_tasks(
         gate_rows.size(0),
-        swiglu_rows_per_task(kernel.columns),
-        [&](int64_t begin, int64_t end) {
-          swiglu_forward(kernel, begin, end);
-        });
+        rows_per_task(kernel.columns),
+        swiglu_forward,
+        kernel);
   });
   return out;
 }
@@ -64,13 +56,11 @@ void CpuKernels::swiglu_backward(const SwigluBackwardInputs& inputs) const {
         .dgate_stride = inputs.dgate.stride(0),
         .dup_stride = inputs.dup.stride(0),
         .columns = dout.size(1)};
-    at::parallel_for(
-        0,
+    run_in_tasks(
         dout.size(0),
-        swiglu_rows_per_task(kernel.columns),
-        [&](int64_t begin, int64_t end) {
-          ops::swiglu_backward(kernel, begin, end);
-        });
+        rows_per_task(kernel.columns),
+        ops::swiglu_backward,
+        kernel);
   });
 }
 
@@ -93,11 +83,8 @@ void CpuKernels::rotate(const RotateInputs& inputs) const {
         .tokens = x.size(1),
         .heads = x.size(2),
         .head_dim = x.size(3)};
-    at::parallel_for(
-        0,
-        x.size(0) * x.size(1),
-        kRotatedTokensPerTask,
-        [&](int64_t begin, int64_t end) { ops::rotate(kernel, begin, end); });
+    run_in_tasks(
+        x.size(0) * x.size(1), kRotatedTokensPerTask, ops::rotate, kernel);
   });
 }
 

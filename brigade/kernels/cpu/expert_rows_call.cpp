@@ -1,19 +1,10 @@
 // Rows of experts.
-#include <ATen/Parallel.h>
-
-#include <algorithm>
-
 #include "brigade/kernels/cpu/cpu_kernels.h"
 #include "brigade/kernels/cpu/elements.h"
 #include "brigade/kernels/cpu/expert_rows_kernel.h"
 
 namespace brigade::ops {
 namespace {
-
-// Rows per task: about 16 K elements.
-int64_t pair_rows_per_task(int64_t columns) {
-  return std::max<int64_t>(1, 16384 / std::max<int64_t>(1, columns));
-}
 
 const float* weights_or_null(const Tensor& weights) {
   return weights.defined() ? data<float>(weights) : nullptr;
@@ -37,13 +28,11 @@ Tensor CpuKernels::rows_of_pairs(
         .rows = data<T>(rows),
         .columns = rows.size(1),
         .per_token = pairs.per_token()};
-    at::parallel_for(
-        0,
+    run_in_tasks(
         rows.size(0),
-        pair_rows_per_task(kernel.columns),
-        [&](int64_t begin, int64_t end) {
-          ops::rows_of_pairs(kernel, begin, end);
-        });
+        rows_per_task(kernel.columns),
+        ops::rows_of_pairs,
+        kernel);
   });
   return rows;
 }
@@ -63,13 +52,11 @@ Tensor CpuKernels::sum_of_pairs(
         .sum = data<T>(sum),
         .columns = sum.size(1),
         .per_token = pairs.per_token()};
-    at::parallel_for(
-        0,
+    run_in_tasks(
         sum.size(0),
-        pair_rows_per_task(kernel.columns * kernel.per_token),
-        [&](int64_t begin, int64_t end) {
-          ops::sum_of_pairs(kernel, begin, end);
-        });
+        rows_per_task(kernel.columns * kernel.per_token),
+        ops::sum_of_pairs,
+        kernel);
   });
   return sum;
 }
@@ -91,13 +78,11 @@ Tensor CpuKernels::products_of_pairs(
         .products = data<float>(products),
         .columns = from.size(1),
         .per_token = pairs.per_token()};
-    at::parallel_for(
-        0,
+    run_in_tasks(
         pairs.tokens(),
-        pair_rows_per_task(kernel.columns * kernel.per_token),
-        [&](int64_t begin, int64_t end) {
-          ops::products_of_pairs(kernel, begin, end);
-        });
+        rows_per_task(kernel.columns * kernel.per_token),
+        ops::products_of_pairs,
+        kernel);
   });
   return products;
 }

@@ -5,10 +5,6 @@
 // with AVX512-BF16 the weight's gradient. Several weights with rows of their
 // own have a kernel on AMX (up to 128 rows each) and AVX512-BF16
 // (ragged_kernel.h). product.h computes the rest.
-#include <ATen/Parallel.h>
-
-#include <algorithm>
-
 #include "brigade/kernels/cpu/cpu_kernels.h"
 #include "brigade/kernels/cpu/elements.h"
 #include "brigade/kernels/cpu/linear_kernel.h"
@@ -103,11 +99,8 @@ void product_of_rows(
         .x_stride = x.stride(0),
         .weight_stride = weight.stride(0),
         .y_stride = y.stride(0)};
-    at::parallel_for(
-        0,
-        weight.size(0),
-        std::max<int64_t>(1, kWeightPerTask / std::max<int64_t>(1, depth)),
-        [&](int64_t begin, int64_t end) { row_product(p, begin, end); });
+    run_in_tasks(
+        weight.size(0), rows_per_task(depth, kWeightPerTask), row_product, p);
   });
 }
 

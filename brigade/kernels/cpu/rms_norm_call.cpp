@@ -40,10 +40,7 @@ RmsNormResult CpuKernels::rms_norm(const RmsNormInputs& inputs) const {
         .columns = rows.size(1),
         .eps = static_cast<float>(inputs.eps),
         .weight_offset = static_cast<float>(inputs.weight_offset)};
-    at::parallel_for(
-        0, rows.size(0), kRowChunk, [&](int64_t begin, int64_t end) {
-          rms_norm_forward(kernel, begin, end);
-        });
+    run_in_tasks(rows.size(0), kRowChunk, rms_norm_forward, kernel);
   });
   return result;
 }
