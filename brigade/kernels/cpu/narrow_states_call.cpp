@@ -97,43 +97,32 @@ void CpuKernels::round_stochastically(
       });
 }
 
-namespace {
-
-template <typename Element>
-void drop_elements_of(
-    const Tensor& rows,
-    const InputDropout& dropout,
-    uint64_t key) {
-  const auto* keys = data<int64_t>(dropout.token_keys);
-  auto* elements = data<Element>(rows);
-  const int64_t features = rows.size(1);
-  const auto first = static_cast<uint64_t>(dropout.first_feature);
-  const uint32_t threshold = dropout.threshold();
-  at::parallel_for(
-      0,
-      rows.size(0),
-      std::max<int64_t>(1, kNumelAtOnce / features),
-      [&](int64_t begin, int64_t end) {
-        for (int64_t row = begin; row < end; ++row) {
-          const uint64_t row_key = static_cast<uint64_t>(keys[row]) + key;
-          Element* of_row = elements + row * features;
-          for (int64_t i = 0; i < features; ++i) {
-            const uint64_t feature = first + static_cast<uint64_t>(i);
-            of_row[i] = random_word(row_key, feature) < threshold ? Element{0}
-                                                                  : of_row[i];
-          }
-        }
-      });
-}
-
-}  // namespace
-
 void CpuKernels::drop_elements(
     Tensor rows,
     const InputDropout& dropout,
     uint64_t key) const {
+  const auto* keys = data<int64_t>(dropout.token_keys);
+  const int64_t features = rows.size(1);
+  const auto first = static_cast<uint64_t>(dropout.first_feature);
+  const uint32_t threshold = dropout.threshold();
   with_element_type(rows, [&](auto element) {
-    drop_elements_of<decltype(element)>(rows, dropout, key);
+    using T = decltype(element);
+    T* elements = data<T>(rows);
+    at::parallel_for(
+        0,
+        rows.size(0),
+        rows_per_task(features, kNumelAtOnce),
+        [&](int64_t begin, int64_t end) {
+          for (int64_t row = begin; row < end; ++row) {
+            const uint64_t row_key = static_cast<uint64_t>(keys[row]) + key;
+            T* of_row = elements + row * features;
+            for (int64_t i = 0; i < features; ++i) {
+              const uint64_t feature = first + static_cast<uint64_t>(i);
+              of_row[i] =
+                  random_word(row_key, feature) < threshold ? T{0} : of_row[i];
+            }
+          }
+        });
   });
 }
 
