@@ -28,24 +28,17 @@ LinearProduct forward_product(const LinearOperands& of) {
       .weight = data<uint16_t>(of.weight),
       .y = data<uint16_t>(of.y),
       .rows = of.x.size(0),
-      .columns = of.weight.size(0),
-      .depth = of.weight.size(1),
+      .columns = of.y.size(1),
+      .depth = of.x.size(1),
       .x_stride = of.x.stride(0),
       .y_stride = of.y.stride(0),
       .weight_in_rows = false};
 }
 
 LinearProduct input_grad_product(const LinearOperands& of) {
-  return {
-      .x = data<uint16_t>(of.y),
-      .weight = data<uint16_t>(of.weight),
-      .y = data<uint16_t>(of.x),
-      .rows = of.y.size(0),
-      .columns = of.weight.size(1),
-      .depth = of.weight.size(0),
-      .x_stride = of.y.stride(0),
-      .y_stride = of.x.stride(0),
-      .weight_in_rows = true};
+  LinearProduct product = forward_product({of.y, of.weight, of.x});
+  product.weight_in_rows = true;
+  return product;
 }
 
 bool ragged_kernel_fits(const LinearOperands& one) {
@@ -134,20 +127,13 @@ void CpuKernels::add_product(Tensor y, const AddedProduct& p) const {
     KernelSet::add_product(y, p);
     return;
   }
-  linear_product(
-      {.x = data<uint16_t>(p.a),
-       .weight = data<uint16_t>(weight),
-       .y = data<uint16_t>(y),
-       .rows = y.size(0),
-       .columns = y.size(1),
-       .depth = p.a.size(1),
-       .x_stride = p.a.stride(0),
-       .y_stride = y.stride(0),
-       .weight_in_rows = in_rows,
-       .alpha = static_cast<float>(p.alpha),
-       .addend = p.c.defined() ? data<uint16_t>(p.c) : nullptr,
-       .beta = static_cast<float>(p.beta),
-       .is_symmetric = p.is_symmetric});
+  LinearProduct product = forward_product({p.a, weight, y});
+  product.weight_in_rows = in_rows;
+  product.alpha = static_cast<float>(p.alpha);
+  product.addend = p.c.defined() ? data<uint16_t>(p.c) : nullptr;
+  product.beta = static_cast<float>(p.beta);
+  product.is_symmetric = p.is_symmetric;
+  linear_product(product);
 }
 
 void CpuKernels::linear(
