@@ -207,7 +207,7 @@ class DataParallel {
   auto forward(Inputs&&... inputs) {
     before_forward();
     if (weight_observer_ != nullptr) {
-      ObservedForward in_forward(*weight_observer_);
+      WeightObserver::InForward in_forward(*weight_observer_);
       auto output = (*this)->forward(std::forward<Inputs>(inputs)...);
       in_forward.end();
       if constexpr (!kIsScripted)

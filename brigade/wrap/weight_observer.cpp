@@ -146,21 +146,24 @@ WeightObserver::~WeightObserver() {
     at::removeCallback(storages.handle);
 }
 
-void WeightObserver::begin_forward() {
+WeightObserver::InForward::InForward(WeightObserver& observer)
+    : weights_(observer.weights_) {
   throw_if_unobserved("forward");
   weights_->throw_if_failed();
   weights_->throw_if_written();
   weights_->begin_pass();
 }
 
-void WeightObserver::end_forward() {
+WeightObserver::InForward::~InForward() {
+  if (weights_ != nullptr)
+    weights_->abandon();
+}
+
+void WeightObserver::InForward::end() {
   weights_->throw_if_failed();
   if (!torch::GradMode::is_enabled())
     weights_->end_pass();
-}
-
-void WeightObserver::give_up_forward() {
-  weights_->abandon();
+  weights_ = nullptr;
 }
 
 void WeightObserver::observe_backward(const torch::Tensor& output) const {

@@ -7,7 +7,7 @@
 // libtorch and those of brigade/ops; kernels that are called without it are not
 // seen: models that use them call GatheredWeights::use().
 //
-// Weights are gathered from begin_forward() to the end of the backward that
+// Weights are gathered while an InForward lives and in the backward that
 // follows, and in any backward. At another time, when a rank may be alone,
 // reading finds NaN except in this rank's own part.
 //
@@ -27,44 +27,31 @@ class WeightObserver {
   WeightObserver(const WeightObserver&) = delete;
   WeightObserver& operator=(const WeightObserver&) = delete;
 
-  // Throws what ShardedWeights::throw_if_written() and throw_if_failed() throw,
-  // and UsageError while record functions are switched off.
-  void begin_forward();
-  // Throws CommError, which an operation could not throw itself. Without grad
-  // mode the pass ends here.
-  void end_forward();
-  // Called after an exception in forward, which no backward follows: the pass
-  // is over.
-  void give_up_forward();
+  // One forward. Without end() it has thrown, and no backward follows it: the
+  // pass is over.
+  class InForward {
+   public:
+    // Throws what ShardedWeights::throw_if_written() and throw_if_failed()
+    // throw, and UsageError while record functions are switched off.
+    explicit InForward(WeightObserver& observer);
+    ~InForward();
+    InForward(const InForward&) = delete;
+    InForward& operator=(const InForward&) = delete;
+
+    // Forward is over. Throws CommError, which an operation could not throw
+    // itself. Without grad mode the pass ends here.
+    void end();
+
+   private:
+    ShardedWeights* weights_;  // null: ended
+  };
+
   // `output` is a result of forward: a backward that begins there while record
   // functions are switched off throws UsageError.
   void observe_backward(const torch::Tensor& output) const;
 
  private:
   ShardedWeights* weights_;
-};
-
-// One forward: it is ended by end(), or given up if it throws.
-class ObservedForward {
- public:
-  explicit ObservedForward(WeightObserver& observer) : observer_(&observer) {
-    observer.begin_forward();
-  }
-  ~ObservedForward() {
-    if (observer_ != nullptr)
-      observer_->give_up_forward();
-  }
-  ObservedForward(const ObservedForward&) = delete;
-  ObservedForward& operator=(const ObservedForward&) = delete;
-
-  // Forward is over: see WeightObserver::end_forward().
-  void end() {
-    observer_->end_forward();
-    observer_ = nullptr;
-  }
-
- private:
-  WeightObserver* observer_;  // null: ended
 };
 
 // While it lives, every rank has all weights, whatever the sharding, to save
