@@ -51,27 +51,16 @@ void GatherObserver::Range::find(const torch::Tensor& tensor) {
 }
 
 GatherObserver::GatherObserver(GradSync& sync) : sync_(&sync) {
-  for (int i = 0; i < static_cast<int>(sync.params().size()); ++i)
-    ranges_.push_back({.param = i});
+  for (const Param& param : sync.params())
+    ranges_.push_back({.param = &param});
 }
 
 void GatherObserver::find_ranges() {
   for (Range& range : ranges_)
-    range.find(sync_->params()[static_cast<size_t>(range.param)].tensor);
+    range.find(range.param->tensor);
   std::sort(ranges_.begin(), ranges_.end(), [](const Range& a, const Range& b) {
     return a.begin < b.begin;
   });
-}
-
-void GatherObserver::wait_for(const Range& range) {
-  sync_->weights().need(sync_->params()[static_cast<size_t>(range.param)]);
-}
-
-void GatherObserver::wait_for_unseen() {
-  for (const Range& range : ranges_) {
-    if (!range.was_read)
-      wait_for(range);
-  }
 }
 
 void GatherObserver::before_read(const torch::Tensor& tensor) {
@@ -83,7 +72,7 @@ void GatherObserver::before_read(const torch::Tensor& tensor) {
       });
   for (; range != ranges_.end() && range->begin < read.end; ++range) {
     range->was_read = true;
-    wait_for(*range);
+    sync_->weights().need(*range->param);
   }
 }
 
@@ -105,7 +94,10 @@ GatherObserver::InForward::InForward(GatherObserver* observer)
     return;
   }
   // In the first forward nothing is known yet, so this waits for all weights.
-  observer_->wait_for_unseen();
+  for (const Range& range : observer_->ranges_) {
+    if (!range.was_read)
+      sync.weights().need(*range.param);
+  }
   observer_->find_ranges();
   callback_ =
       at::addThreadLocalCallback(at::RecordFunctionCallback(before_observed_op)

@@ -61,14 +61,12 @@ class GatherObserver {
   struct Range {
     uintptr_t begin = 0;
     uintptr_t end = 0;
-    int param = -1;         // -1: of none
-    bool was_read = false;  // by an operation, in a forward
+    const Param* param = nullptr;  // null: of none
+    bool was_read = false;         // by an operation, in a forward
     void find(const torch::Tensor& tensor);
   };
 
   void find_ranges();
-  void wait_for(const Range& range);
-  void wait_for_unseen();
 
   GradSync* sync_;
   std::vector<Range> ranges_;  // by begin; they do not overlap
