@@ -8,7 +8,6 @@
 
 #include "brigade/base/error.h"
 #include "brigade/chat/chat_tokens.h"
-#include "brigade/generate/end_tokens.h"
 #include "brigade/tokenizer/streaming_decoder.h"
 
 namespace brigade {
@@ -65,7 +64,7 @@ ChatSession::ChatSession(
           .tools = {},
           .variables = options.variables,
           .now = options.now},
-      ends_(end_tokens(stored, *tokenizer_)),
+      ends_(stored.end_tokens(*tokenizer_)),
       generator_(
           stored,
           config,

@@ -12,6 +12,7 @@
 #include "brigade/files/file.h"
 #include "brigade/files/tokenizer_names.h"
 #include "brigade/generate/limited_tokenizer.h"
+#include "brigade/json/parse.h"
 #include "brigade/json/python_json.h"
 #include "brigade/model/from_config.h"
 #include "brigade/model_spec/parameter_table.h"
@@ -21,6 +22,23 @@
 namespace brigade {
 
 namespace fs = std::filesystem;
+
+namespace {
+
+// `ids`: one, several or null, as Hugging Face writes eos_token_id.
+void add_end_tokens(const nlohmann::json& config, std::set<int64_t>& ids) {
+  const auto found = config.find("eos_token_id");
+  if (found == config.end())
+    return;
+  if (found->is_number_integer())
+    ids.insert(found->get<int64_t>());
+  for (const auto& each : *found) {
+    if (found->is_array() && each.is_number_integer())
+      ids.insert(each.get<int64_t>());
+  }
+}
+
+}  // namespace
 
 StoredModel::StoredModel(const ModelPlace& place) {
   const auto& [path, adapter] = place;
@@ -77,6 +95,22 @@ std::unique_ptr<Tokenizer> StoredModel::open_tokenizer(
   }
   return std::make_unique<LimitedTokenizer>(
       load_tokenizer(name), model_.vocab_size);
+}
+
+std::set<int64_t> StoredModel::end_tokens(const Tokenizer& tokenizer) const {
+  std::set<int64_t> ids;
+  if (tokenizer.eos_id())
+    ids.insert(*tokenizer.eos_id());
+  add_end_tokens(config_, ids);
+  const fs::path path = directory_ / "generation_config.json";
+  if (fs::exists(path)) {
+    const auto json = parse_json_or_nothing(read_text_file(path));
+    if (!json || !json->is_object())
+      throw DataError(fmt::format(
+          "[generate] '{}' does not hold a JSON object", path.string()));
+    add_end_tokens(*json, ids);
+  }
+  return ids;
 }
 
 std::shared_ptr<DecoderModel> StoredModel::load(

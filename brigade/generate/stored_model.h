@@ -7,6 +7,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "brigade/checkpoint/adapter_folder.h"
@@ -46,6 +47,10 @@ class StoredModel {
   const std::string& tokenizer(const std::string& spec) const {
     return spec.empty() ? tokenizer_ : spec;
   }
+  // The tokens that end a text: the tokenizer's, and those that config.json and
+  // generation_config.json name. Throws DataError for a file of these that is
+  // no JSON object.
+  std::set<int64_t> end_tokens(const Tokenizer& tokenizer) const;
   // This rank's part, for inference: `config` is inference_config()'s for the
   // mesh's dims. Replicas (dp, cp) hold the same, but for experts that they
   // divide. Throws DataError when a tensor is missing.

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "brigade/base/error.h"
-#include "brigade/generate/end_tokens.h"
 #include "brigade/generate/stored_model.h"
 #include "brigade/generate/text_tokens.h"
 #include "brigade/generate/token_generator.h"
@@ -207,7 +206,7 @@ GenerateResult generate_text(
   const StoredModel stored(options.model);
   stored.verify(*mesh.world(), on_verify);
   const Prompts prompts = read_prompts(options, stored);
-  const std::set<int64_t> ends = end_tokens(stored, *prompts.tokenizer);
+  const std::set<int64_t> ends = stored.end_tokens(*prompts.tokenizer);
   TokenGenerator generator(
       stored,
       config,
