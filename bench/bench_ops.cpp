@@ -16,7 +16,6 @@
 #include "bench/arguments.h"
 #include "bench/openblas_threads.h"
 #include "bench/step_shapes.h"
-#include "brigade/kernels/cpu/allocator.h"
 #include "brigade/kernels/cpu/product.h"
 #include "brigade/kernels/cpu/tensor_memory.h"
 #include "brigade/kernels/cpu/tile_product.h"
@@ -444,7 +443,6 @@ void compare_newton_schulz(torch::ScalarType dtype) {
 }
 
 int run(int argc, char** argv) {
-  keep_freed_memory();  // as the trainer does
   if (argc > 1)
     at::set_num_threads(positive_number("THREADS", argv[1]));
   give_openblas_as_many_threads(argv);

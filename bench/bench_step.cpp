@@ -34,7 +34,6 @@
 #include "brigade/base/error.h"
 #include "brigade/comm/world.h"
 #include "brigade/data_parallel/bucketed_grad_sync.h"
-#include "brigade/kernels/cpu/allocator.h"
 #include "brigade/kernels/cpu/tensor_memory.h"
 #include "brigade/metrics/clock.h"
 #include "brigade/model/decoder_model.h"
@@ -281,7 +280,7 @@ void run_rank(const Case& c, int64_t start_ns) {
   const Tensor positions = torch::arange(s.sequence, torch::kLong);
   const auto rounds = static_cast<double>(s.accumulation);
   const double tokens = static_cast<double>(s.tokens()) * rounds * c.ranks;
-  release_freed_memory();  // as the program does
+  ops::release_freed_memory();  // as the program does
   Laps laps = step(trainee, s, batch, positions, tokens);
   const double start_s = static_cast<double>(steady_now_ns() - start_ns) / 1e9;
   std::vector<double> step_times;

@@ -26,7 +26,6 @@
 #include "brigade/base/error.h"
 #include "brigade/base/median.h"
 #include "brigade/comm/world.h"
-#include "brigade/kernels/cpu/allocator.h"
 #include "brigade/kernels/cpu/tensor_memory.h"
 #include "brigade/metrics/clock.h"
 #include "brigade/ops/linear.h"
@@ -134,7 +133,7 @@ double gather_alone_ms(GradSync& sync, int layers) {
 // Anonymous memory in use: not what libraries read from files, nor what a step
 // has freed (which a program keeps for the next one).
 double held_bytes() {
-  release_freed_memory();
+  ops::release_freed_memory();
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {
     if (line.starts_with("RssAnon:"))
@@ -155,7 +154,7 @@ Figures train(int stage, const ProcessMesh& mesh, const Shape& shape) {
   const auto net = std::make_shared<Model>(shape);
   DataParallel model(net, world, options);
   AdamW optimizer = make_adamw(model.sync(), 0.01);
-  release_freed_memory();  // as the trainer does: initial weights
+  ops::release_freed_memory();  // as the trainer does: initial weights
   const auto input =
       torch::randn({shape.rows, shape.width}).to(torch::kBFloat16);
   std::vector<double> times;

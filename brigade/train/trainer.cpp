@@ -14,7 +14,7 @@
 #include "brigade/config/model_layout.h"
 #include "brigade/data/token_loss.h"
 #include "brigade/files/file.h"
-#include "brigade/kernels/cpu/allocator.h"
+#include "brigade/kernels/cpu/tensor_memory.h"
 #include "brigade/launch/network.h"
 #include "brigade/metrics/clock.h"
 #include "brigade/metrics/expert_use.h"
@@ -133,7 +133,7 @@ class Trainer {
          .peak_flops = peak_flops_,
          .first_step = position_.steps + 1,
          .last_step = last_step_});
-    release_freed_memory();
+    ops::release_freed_memory();
     const int64_t begin_ns = steady_now_ns();
     const int64_t tokens_before = position_.tokens;
     run_steps();

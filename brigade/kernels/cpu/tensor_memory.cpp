@@ -1,13 +1,12 @@
 #include "brigade/kernels/cpu/tensor_memory.h"
 
 #include <c10/core/CPUAllocator.h>
+#include <malloc.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-
-#include "brigade/kernels/cpu/allocator.h"
 
 namespace brigade::ops {
 namespace {
@@ -56,6 +55,18 @@ class FittingAllocator : public c10::Allocator {
   }
 };
 
+void keep_freed_memory() {
+#ifdef __GLIBC__
+  // The largest threshold that glibc takes: tensors above it are still mapped.
+  constexpr int kMapAboveBytes = 32 << 20;
+  constexpr int kNeverTrim = -1;
+  ::mallopt(M_MMAP_THRESHOLD, kMapAboveBytes);
+  ::mallopt(M_TRIM_THRESHOLD, kNeverTrim);
+  // The heaps of further threads would be mapped and unmapped all the same.
+  ::mallopt(M_ARENA_MAX, 1);
+#endif
+}
+
 }  // namespace
 
 void set_up_tensor_memory() {
@@ -63,6 +74,12 @@ void set_up_tensor_memory() {
   static FittingAllocator allocator;
   constexpr uint8_t kAboveAll = 255;
   c10::SetCPUAllocator(&allocator, kAboveAll);
+}
+
+void release_freed_memory() {
+#ifdef __GLIBC__
+  ::malloc_trim(0);
+#endif
 }
 
 }  // namespace brigade::ops
