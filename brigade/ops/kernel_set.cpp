@@ -84,21 +84,18 @@ const KernelSet& choose_kernels(
     std::initializer_list<const Tensor*> operands) {
   if (wanted == Kernels::kAten)
     return aten_kernels();
-  const Tensor* some = first_defined(operands);
-  const KernelSet& own = some != nullptr && some->is_cuda() &&
+  const Tensor* first = first_defined(operands);
+  const KernelSet& own = first != nullptr && first->is_cuda() &&
                                  cuda_kernels() != nullptr &&
                                  wanted == Kernels::kAuto
                              ? *cuda_kernels()
                              : cpu_kernels();
   const Tensor* refused = nullptr;
-  const Tensor* first = nullptr;
   for (const Tensor* operand : operands) {
     if (!operand->defined())
       continue;
     if (operand->numel() == 0)
       return aten_kernels();
-    if (first == nullptr)
-      first = operand;
     if (!own.takes(operand->device(), operand->scalar_type()) ||
         operand->scalar_type() != first->scalar_type() ||
         operand->device() != first->device())
