@@ -134,22 +134,18 @@ Tensor chunk_losses(
   return losses.masked_fill(counted.bitwise_not(), 0);
 }
 
-struct RowRange {
-  int64_t begin = 0;
-  int64_t numel = 0;
-};
-
 // What the teacher says of these tokens, its ids as HeadInputs has them.
 std::optional<SoftTargets> local_teacher(
     const CrossEntropyOptions& options,
-    const RowRange& rows,
+    int64_t begin,
+    int64_t numel,
     int64_t valid) {
   if (!options.teacher)
     return std::nullopt;
   SoftTargets teacher = *options.teacher;
-  teacher.log_probs = teacher.log_probs.narrow(0, rows.begin, rows.numel);
+  teacher.log_probs = teacher.log_probs.narrow(0, begin, numel);
   const Tensor local =
-      teacher.ids.narrow(0, rows.begin, rows.numel) - options.vocab_begin;
+      teacher.ids.narrow(0, begin, numel) - options.vocab_begin;
   teacher.ids = local.masked_fill((local < 0) | (local >= valid), -1);
   return teacher;
 }
@@ -201,7 +197,7 @@ void for_each_chunk(
         .targets = local.masked_fill(elsewhere, -1),
         .valid_rows = valid,
         .logit_soft_cap = options.logit_soft_cap,
-        .teacher = local_teacher(options, {begin, numel}, valid),
+        .teacher = local_teacher(options, begin, numel, valid),
         .keep_logits =
             gradients.wanted() ? options.keep_logits : KeepLogits::kNever};
     const Gradients part{
