@@ -29,10 +29,8 @@ class RecomputeBackward : public torch::autograd::Node {
       std::optional<RandomState> random_state)
       : function_(std::move(function)), random_state_(std::move(random_state)) {
     set_next_edges(torch::autograd::collect_next_edges(inputs));
-    for (const torch::Tensor& input : inputs) {
+    for (const torch::Tensor& input : inputs)
       saved_.emplace_back(input, /*is_output=*/false);
-      defined_.push_back(input.defined());
-    }
   }
 
   std::string name() const override { return "RecomputeBackward"; }
@@ -55,10 +53,9 @@ class RecomputeBackward : public torch::autograd::Node {
       return input_gradients;
     variable_list leaves(saved_.size());
     for (size_t i = 0; i < saved_.size(); ++i) {
-      if (!defined_[i])
-        continue;
       const torch::Tensor input = saved_[i].unpack();
-      leaves[i] = input.detach().set_requires_grad(input.requires_grad());
+      if (input.defined())
+        leaves[i] = input.detach().set_requires_grad(input.requires_grad());
     }
     torch::autograd::Edge root;
     {
@@ -96,7 +93,6 @@ class RecomputeBackward : public torch::autograd::Node {
   RecomputedFunction function_;
   std::optional<RandomState> random_state_;
   std::vector<torch::autograd::SavedVariable> saved_;
-  std::vector<bool> defined_;
 };
 
 }  // namespace
