@@ -301,9 +301,7 @@ std::vector<double> Scorer::nats(
     return mine;
   const auto total = torch::tensor(mine, torch::kDouble);
   add_up(total, mesh_);
-  for (size_t w = 0; w < mine.size(); ++w)
-    mine[w] = total[static_cast<int64_t>(w)].item<double>();
-  return mine;
+  return as_vector<double>(total);
 }
 
 DecoderModel::TopTokens Scorer::top_tokens_of(
