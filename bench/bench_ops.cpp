@@ -347,7 +347,7 @@ void compare_optimizer() {
   const Tensor low = torch::zeros({kNumel}, torch::kShort);
   const auto step = [&] {
     ops::adamw_step(
-        {}, gradient, first, second, weight, low, ops::AfterRead::kZero);
+        {}, {gradient, first, second, weight, low}, ops::AfterRead::kZero);
   };
   fmt::print("\noptimizer, {} M parameters\n", kNumel / 1'000'000);
   // Reads 16 bytes and writes 16 per element, clearing the gradient as the

@@ -307,7 +307,7 @@ class Measurement {
     const double seconds = timer_.seconds([&] {
       ops::sum_of_squares(grad);
       ops::adamw_step(
-          {}, grad, mean, square, weight, low, ops::AfterRead::kZero);
+          {}, {grad, mean, square, weight, low}, ops::AfterRead::kZero);
     });
     constexpr double kBytes = 4 + 2 * 10 + 2 * 4 + 2 * 2;
     return kBytes * static_cast<double>(numel) / seconds;

@@ -30,13 +30,10 @@ void check_flat(
 
 void adamw_step(
     const AdamWStep& step,
-    Tensor main_grad,
-    Tensor exp_avg,
-    Tensor exp_avg_sq,
-    Tensor weight,
-    Tensor master_low,
+    const AdamWTensors& tensors,
     AfterRead after_read) {
   const torch::NoGradGuard no_grad;
+  const auto& [main_grad, exp_avg, exp_avg_sq, weight, master_low] = tensors;
   check_flat("main_grad", main_grad, main_grad);
   check_flat("exp_avg", exp_avg, main_grad);
   check_flat("exp_avg_sq", exp_avg_sq, main_grad);
@@ -52,10 +49,7 @@ void adamw_step(
       describe(master_low));
   require(step.step >= 1, kAdamWOp, "step counts from 1, but is {}", step.step);
   choose_kernels(kAdamWOp, step.kernels, {&main_grad})
-      .adamw_step(
-          step,
-          {main_grad, exp_avg, exp_avg_sq, weight, master_low},
-          after_read);
+      .adamw_step(step, tensors, after_read);
 }
 
 Tensor sum_of_squares(const Tensor& values, Kernels kernels) {

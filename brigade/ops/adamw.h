@@ -30,17 +30,21 @@ struct AdamWStep {
 // What becomes of main_grad once it was read.
 enum class AfterRead { kKeep, kZero };
 
-// Flat, contiguous, of equal numel. main_grad, exp_avg, exp_avg_sq are float32.
-// weight is float32, with master_low undefined, or bf16: then master_low,
-// int16, is what it lacks of its float32 master (split_master.h), which is what
-// is stepped. kZero clears main_grad after it was read.
+// Flat and contiguous, of equal numel.
+struct AdamWTensors {
+  Tensor main_grad;   // float32
+  Tensor exp_avg;     // float32
+  Tensor exp_avg_sq;  // float32
+  Tensor weight;      // float32 or bf16
+  // int16: what a bf16 weight lacks of its float32 master (split_master.h),
+  // which is what is stepped. Undefined for a float32 weight.
+  Tensor master_low;
+};
+
+// Steps the weight; kZero clears main_grad after it was read.
 void adamw_step(
     const AdamWStep& step,
-    Tensor main_grad,
-    Tensor exp_avg,
-    Tensor exp_avg_sq,
-    Tensor weight,
-    Tensor master_low,
+    const AdamWTensors& tensors,
     AfterRead after_read = AfterRead::kKeep);
 
 // The sum of the squares of a contiguous float32 tensor, a double scalar on its

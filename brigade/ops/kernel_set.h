@@ -176,15 +176,6 @@ class HeadChunk {
   add_gradients(const Tensor& factor, Tensor dhidden, Tensor dweight) = 0;
 };
 
-// Flat and contiguous, of equal numel; see adamw_step().
-struct AdamWTensors {
-  Tensor main_grad;   // float32
-  Tensor exp_avg;     // float32
-  Tensor exp_avg_sq;  // float32
-  Tensor weight;      // float32 or bf16
-  Tensor master_low;  // int16 for a bf16 weight, else undefined
-};
-
 class KernelSet {
  public:
   KernelSet() = default;

@@ -23,11 +23,11 @@ void adamw_step(const StepRange& range, const AdamWOptions& options) {
        .step = range.step,
        .grad_scale = range.grad_scale,
        .kernels = options.kernels},
-      range.group.main_grad,
-      range.group.states[0].tensor,
-      range.group.states[1].tensor,
-      range.group.weight,
-      find_state(range.group.states, kMasterLow),
+      {range.group.main_grad,
+       range.group.states[0].tensor,
+       range.group.states[1].tensor,
+       range.group.weight,
+       find_state(range.group.states, kMasterLow)},
       range.after_read);
 }
 

@@ -97,7 +97,7 @@ TEST(AdamW, AFloatWeightIsItsOwnMaster) {
 TEST(AdamW, ABf16WeightNeedsTheRestOfItsMaster) {
   const Tensor flat = torch::zeros({8});
   const auto step = [&](const Tensor& weight, const Tensor& low) {
-    ops::adamw_step({}, flat, flat.clone(), flat.clone(), weight, low);
+    ops::adamw_step({}, {flat, flat.clone(), flat.clone(), weight, low});
   };
   const Tensor low = torch::zeros({8}, torch::kShort);
   EXPECT_THROW(step(flat.to(torch::kBFloat16), {}), Error);
@@ -125,7 +125,7 @@ TEST(AdamW, BothKernelSetsAgree) {
     return stepped([&](const auto&... tensors) {
       ops::adamw_step(
           {.grad_scale = 0.5, .kernels = kernels},
-          tensors...,
+          {tensors...},
           ops::AfterRead::kZero);
     });
   };

@@ -74,11 +74,11 @@ TEST(AtenKernels, TheOptimizerReadsNoValueOnTheHost) {
   const auto flat = [](torch::ScalarType dtype) { return meta({100}, dtype); };
   adamw_step(
       {},
-      flat(torch::kFloat),
-      flat(torch::kFloat),
-      flat(torch::kFloat),
-      flat(torch::kBFloat16),
-      flat(torch::kShort),
+      {flat(torch::kFloat),
+       flat(torch::kFloat),
+       flat(torch::kFloat),
+       flat(torch::kBFloat16),
+       flat(torch::kShort)},
       AfterRead::kZero);
   EXPECT_EQ(sum_of_squares(flat(torch::kFloat)).scalar_type(), torch::kDouble);
 }
