@@ -251,17 +251,15 @@ ExpertOrder order_by_expert(
 Tensor
 rows_of_tokens(const Tensor& x, const ExpertOrder& order, Kernels kernels) {
   require(
-      x.dim() == 2 && x.size(0) == order.row_of_pair.size(0),
+      x.dim() == 2 && x.size(0) == order.tokens(),
       kExpertsOp,
       "x {} is not [N, C] of {} tokens",
       describe(x),
-      order.row_of_pair.size(0));
+      order.tokens());
   return RowsNode::apply(
       x,
       ExpertRowsSaved{
-          {order.pair_of_row, order.row_of_pair},
-          order.is_kept,
-          &choose_kernels(kExpertsOp, kernels, {&x})});
+          order, order.is_kept, &choose_kernels(kExpertsOp, kernels, {&x})});
 }
 
 Tensor combine_rows(
@@ -277,15 +275,13 @@ Tensor combine_rows(
       "rows {} and weights {} are not those of {} tokens with {} experts each",
       describe(rows),
       describe(weights),
-      order.row_of_pair.size(0),
-      order.row_of_pair.size(1));
+      order.tokens(),
+      order.per_token());
   return CombineNode::apply(
       rows,
       order.is_kept.defined() ? weights * order.is_kept : weights,
       ExpertRowsSaved{
-          {order.pair_of_row, order.row_of_pair},
-          order.is_kept,
-          &choose_kernels(kExpertsOp, kernels, {&rows})});
+          order, order.is_kept, &choose_kernels(kExpertsOp, kernels, {&rows})});
 }
 
 Tensor

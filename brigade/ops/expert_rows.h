@@ -42,11 +42,18 @@ Tensor choose_experts(const Tensor& scores, const ExpertChoice& choice);
 // [B, T, k]. Later tokens change nothing for earlier ones.
 Tensor within_capacity(const Tensor& experts, int64_t count, int64_t capacity);
 
-// The pairs of a token and one of its experts, sorted by expert (in an order of
-// experts that may be any), then by token, then by choice.
-struct ExpertOrder {
+// The pairs of a token and one of its experts, and the row of each; contiguous.
+// R is N k, or less.
+struct ExpertPairs {
   Tensor pair_of_row;  // int64 [R]: token * k + choice
   Tensor row_of_pair;  // int64 [N, k]: the inverse; 0 where there is none
+  int64_t tokens() const { return row_of_pair.size(0); }
+  int64_t per_token() const { return row_of_pair.size(1); }
+};
+
+// Those pairs, sorted by expert (in an order of experts that may be any), then
+// by token, then by choice.
+struct ExpertOrder : ExpertPairs {
   std::vector<int64_t> counts;  // rows of each of the E experts
   Tensor is_kept = {};  // bool [N, k]: pairs that have rows; undefined: all
 };

@@ -32,6 +32,7 @@
 #include "brigade/ops/adamw.h"
 #include "brigade/ops/attention.h"
 #include "brigade/ops/cross_entropy.h"
+#include "brigade/ops/expert_rows.h"
 #include "brigade/ops/input_dropout.h"
 #include "brigade/ops/op_options.h"
 #include "brigade/ops/rotary.h"
@@ -67,15 +68,6 @@ struct RmsNormBackwardInputs {
   Tensor rstd;     // wide, one per row
   Tensor dweight;  // [C], wide or float32: the weight's gradient is added to it
   double weight_offset = 0;
-};
-
-// Tokens and the experts that each visits, as in ExpertOrder of expert_rows.h;
-// contiguous. R is N k, or less.
-struct ExpertPairs {
-  Tensor pair_of_row;  // int64 [R]: token * k + choice
-  Tensor row_of_pair;  // int64 [N, k]
-  int64_t tokens() const { return row_of_pair.size(0); }
-  int64_t per_token() const { return row_of_pair.size(1); }
 };
 
 struct SwigluBackwardInputs {

@@ -294,18 +294,16 @@ TEST_P(CudaKernels, RowsOfTheExpertsThatHaveRoom) {
             on_gpu(x),
             {order.pair_of_row.to(kGpu), order.row_of_pair.to(kGpu)},
             {}),
-        aten_kernels().rows_of_pairs(
-            x, {order.pair_of_row, order.row_of_pair}, {}),
+        aten_kernels().rows_of_pairs(x, order, {}),
         "rows");
   }
 }
 
 TEST_P(CudaKernels, RowsOfExpertsTheirSumsAndProducts) {
   for (const int64_t columns : {64, 2048, 50}) {
-    const ExpertOrder order = some_experts(70);
-    const ExpertPairs pairs{order.pair_of_row, order.row_of_pair};
+    const ExpertPairs pairs = some_experts(70);
     const ExpertPairs on_device{
-        order.pair_of_row.to(kGpu), order.row_of_pair.to(kGpu)};
+        pairs.pair_of_row.to(kGpu), pairs.row_of_pair.to(kGpu)};
     const Tensor x = random({70, columns});
     const Tensor rows = random({210, columns});
     const Tensor weights = torch::rand({70, 3});
