@@ -13,6 +13,7 @@
 
 #include <torch/types.h>
 
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -57,6 +58,10 @@ struct AttentionOptions {
   std::optional<torch::ScalarType> out_dtype;
   Kernels kernels = Kernels::kAuto;
 
+  // What the products of q [B, Tq, H, D] and k are multiplied by.
+  double scale_of(const Tensor& q) const {
+    return scale.value_or(1.0 / std::sqrt(static_cast<double>(q.size(3))));
+  }
   // What the keys are rotated by while they are loaded, if at all.
   const std::optional<RotaryTable>& rotary_of_keys() const {
     return key_rotary || keys_are_rotated ? key_rotary : query_rotary;

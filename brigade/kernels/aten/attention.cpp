@@ -3,7 +3,6 @@
 // keys. Keys and values are not expanded: the query heads that share a key head
 // are rows of one product.
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <vector>
 
@@ -63,8 +62,7 @@ class Call {
   Call(const AttentionOperands& operands, const AttentionOptions& options)
       : options_(options),
         operands_(operands),
-        scale_(options.scale.value_or(
-            1.0 / std::sqrt(static_cast<double>(operands.q.size(3))))),
+        scale_(options.scale_of(operands.q)),
         keys_(rotated_or_wide(operands.k, options.rotary_of_keys())
                   .transpose(1, 2)),
         values_(wide(operands.v).transpose(1, 2)),

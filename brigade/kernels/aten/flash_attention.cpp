@@ -1,6 +1,5 @@
 #include "brigade/kernels/aten/flash_attention.h"
 
-#include <cmath>
 #include <limits>
 
 #include "brigade/base/check.h"
@@ -49,7 +48,7 @@ std::optional<FlashOperands> flash_operands(
       operand(kernels, q, options.query_rotary),
       operand(kernels, k, options.rotary_of_keys()),
       operand(kernels, v, std::nullopt),
-      options.scale.value_or(1.0 / std::sqrt(static_cast<double>(q.size(3))))};
+      options.scale_of(q)};
 }
 
 FlashOperands part(const FlashOperands& all, const FlashPiece& piece) {

@@ -1,7 +1,5 @@
 #include "brigade/kernels/aten/ragged_flash.h"
 
-#include <cmath>
-
 #include "brigade/kernels/aten/document_bounds.h"
 #include "brigade/kernels/aten/flash_attention.h"
 #include "brigade/ops/libtorch_versions.h"
@@ -70,7 +68,7 @@ std::optional<RaggedCall> ragged_call(
       as_sequences(kernels, v, std::nullopt),
       {torch::tensor(documents->bounds, torch::kInt).to(q.device()),
        documents->longest,
-       options.scale.value_or(1.0 / std::sqrt(static_cast<double>(q.size(3)))),
+       options.scale_of(q),
        window_left}};
 }
 

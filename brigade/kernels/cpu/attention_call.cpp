@@ -4,7 +4,6 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <numeric>
 #include <optional>
@@ -104,8 +103,7 @@ struct Prepared {
         .heads = q.size(2),
         .key_heads = k.size(2),
         .head_dim = q.size(3),
-        .scale = static_cast<float>(options.scale.value_or(
-            1.0 / std::sqrt(static_cast<double>(q.size(3))))),
+        .scale = static_cast<float>(options.scale_of(q)),
         .soft_cap = static_cast<float>(options.logit_soft_cap.value_or(0.0)),
         .query_rotation = rotation(options.query_rotary),
         .key_rotation = rotation(options.rotary_of_keys()),
