@@ -10,24 +10,6 @@
 namespace brigade::ops {
 namespace {
 
-// [B, T, heads, D], rotated where there is a table, to [B, heads, T, D] as the
-// kernels take it.
-Tensor operand(
-    const KernelSet& kernels,
-    const Tensor& x,
-    const std::optional<RotaryTable>& table) {
-  Tensor values = x;
-  if (x.is_cpu()) {
-    values = wide(table ? rotated(x, *table, RotaryDirection::kForward) : x);
-  } else if (table) {
-    values = at::empty(x.sizes(), x.options());
-    kernels.rotate({.y = values, .x = x, .table = table});
-  }
-  if (values.stride(-1) != 1)
-    values = values.contiguous();
-  return values.transpose(1, 2);
-}
-
 struct FlashOperands {
   Tensor q, k, v;  // [B, heads, T, D]
   double scale;
@@ -45,9 +27,9 @@ std::optional<FlashOperands> flash_operands(
           q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)))
     return std::nullopt;
   return FlashOperands{
-      operand(kernels, q, options.query_rotary),
-      operand(kernels, k, options.rotary_of_keys()),
-      operand(kernels, v, std::nullopt),
+      flash_operand(kernels, q, options.query_rotary).transpose(1, 2),
+      flash_operand(kernels, k, options.rotary_of_keys()).transpose(1, 2),
+      flash_operand(kernels, v, std::nullopt).transpose(1, 2),
       options.scale_of(q)};
 }
 
@@ -110,6 +92,20 @@ Tensor with_delta(const Tensor& dout, const Tensor& delta) {
 }
 
 }  // namespace
+
+Tensor flash_operand(
+    const KernelSet& kernels,
+    const Tensor& x,
+    const std::optional<RotaryTable>& table) {
+  Tensor values = x;
+  if (x.is_cpu()) {
+    values = wide(table ? rotated(x, *table, RotaryDirection::kForward) : x);
+  } else if (table) {
+    values = at::empty(x.sizes(), x.options());
+    kernels.rotate({.y = values, .x = x, .table = table});
+  }
+  return values.stride(-1) == 1 ? values : values.contiguous();
+}
 
 bool flash_forward(
     const KernelSet& kernels,

@@ -31,6 +31,13 @@ bool flash_backward_whole(
     const AttentionBackwardInputs& inputs,
     const AttentionOptions& options);
 
+// x [B, T, heads, D], rotated where there is a table, with a dense last dim; on
+// the CPU wide.
+Tensor flash_operand(
+    const KernelSet& kernels,
+    const Tensor& x,
+    const std::optional<RotaryTable>& table);
+
 // Whether out, dout and all gradients are there in the operands' own dtype, as
 // a GPU's flash kernels take and give them.
 bool is_narrow_backward(

@@ -29,21 +29,6 @@ bool is_ragged(
          is_whole(options.key_positions, tokens);
 }
 
-// [B, T, heads, D], rotated where there is a table, to [B * T, heads, D].
-Tensor as_sequences(
-    const KernelSet& kernels,
-    const Tensor& x,
-    const std::optional<RotaryTable>& table) {
-  Tensor values = x;
-  if (table) {
-    values = at::empty(x.sizes(), x.options());
-    kernels.rotate({.y = values, .x = x, .table = table});
-  }
-  if (values.stride(-1) != 1)
-    values = values.contiguous();
-  return values.flatten(0, 1);
-}
-
 std::optional<RaggedCall> ragged_call(
     const KernelSet& kernels,
     const AttentionOperands& operands,
@@ -63,9 +48,9 @@ std::optional<RaggedCall> ragged_call(
   if (options.sliding_window && *options.sliding_window < documents->longest)
     window_left = *options.sliding_window - 1;
   return RaggedCall{
-      as_sequences(kernels, q, options.query_rotary),
-      as_sequences(kernels, k, options.rotary_of_keys()),
-      as_sequences(kernels, v, std::nullopt),
+      flash_operand(kernels, q, options.query_rotary).flatten(0, 1),
+      flash_operand(kernels, k, options.rotary_of_keys()).flatten(0, 1),
+      flash_operand(kernels, v, std::nullopt).flatten(0, 1),
       {torch::tensor(documents->bounds, torch::kInt).to(q.device()),
        documents->longest,
        options.scale_of(q),
