@@ -94,33 +94,30 @@ class PromptBatch {
  public:
   PromptBatch(
       TokenGenerator& generator,
-      const Tokenizer& tokenizer,
+      const Prompts& all,
       const std::set<int64_t>& ends,
-      int64_t most)
-      : generator_(generator),
-        tokenizer_(tokenizer),
-        ends_(ends),
-        most_(most) {}
+      const GenerateOptions& options)
+      : generator_(generator), all_(all), ends_(ends), options_(options) {}
 
   void run(
       const std::vector<size_t>& prompts,
-      const Prompts& all,
-      uint64_t seed,
       const WriteText& write,
       GenerateResult& result) {
     std::vector<uint64_t> seeds;
     size_t position = SIZE_MAX;
     for (const size_t prompt : prompts) {
-      texts_.emplace_back(prompt, all.tokens[prompt], tokenizer_, write);
-      position = std::min(position, all.tokens[prompt].size());
-      seeds.push_back(prompt_seed(seed, prompt));
+      const std::vector<int64_t>& tokens = all_.tokens[prompt];
+      texts_.emplace_back(prompt, tokens, *all_.tokenizer, write);
+      position = std::min(position, tokens.size());
+      seeds.push_back(
+          prompt_seed(static_cast<uint64_t>(options_.seed), prompt));
     }
     generator_.begin(seeds);
     std::vector<int64_t> first;
     for (GrowingText& text : texts_) {
       for (size_t i = 0; i < position; ++i)
         first.push_back(text.prompt_token(i));
-      if (most_ == 0)
+      if (options_.max_tokens == 0)
         text.end(false);
     }
     auto tokens =
@@ -153,15 +150,15 @@ class PromptBatch {
       if (ends_.count(next[row]) > 0)
         text.end(true);
       else
-        text.add(next[row], most_);
+        text.add(next[row], options_.max_tokens);
     }
     return torch::tensor(next).unsqueeze(1);
   }
 
   TokenGenerator& generator_;
-  const Tokenizer& tokenizer_;
+  const Prompts& all_;
   const std::set<int64_t>& ends_;
-  int64_t most_;
+  const GenerateOptions& options_;
   std::vector<GrowingText> texts_;
 };
 
@@ -225,12 +222,10 @@ GenerateResult generate_text(
   const auto rows = static_cast<size_t>(options.batch);
   for (size_t at = 0; at < order.size(); at += rows) {
     const size_t end = std::min(order.size(), at + rows);
-    PromptBatch(generator, *prompts.tokenizer, ends, options.max_tokens)
+    PromptBatch(generator, prompts, ends, options)
         .run(
             {order.begin() + static_cast<ptrdiff_t>(at),
              order.begin() + static_cast<ptrdiff_t>(end)},
-            prompts,
-            static_cast<uint64_t>(options.seed),
             write,
             result);
   }
