@@ -41,16 +41,6 @@ Value nested_attribute(Value value, const Value& path) {
   }
 }
 
-Value trim_filter(const Value& value, const CallArguments& arguments) {
-  const Value* characters = arguments.find(0, "chars");
-  if (characters == nullptr || characters->is_none())
-    return strip(value.printed(), Sides::kBoth);
-  return strip(
-      value.printed(),
-      Sides::kBoth,
-      text_argument(arguments, 0, "chars").bytes());
-}
-
 Value tojson_filter(const Value& value, const CallArguments& arguments) {
   JsonStyle style;
   const int64_t absent = -1;
@@ -343,7 +333,6 @@ Value indent_filter(const Value& value, const CallArguments& arguments) {
 
 const std::map<std::string, Filter>& filters() {
   static const std::map<std::string, Filter> table = {
-      {"trim", trim_filter},
       {"tojson", tojson_filter},
       {"default", default_filter},
       {"d", default_filter},
@@ -385,6 +374,8 @@ Value apply_filter(
     return operand.printed();
   if (name == "safe")
     return operand;
+  if (name == "trim")
+    return *call_method(operand.printed(), "strip", arguments);
   // Methods of strings.
   for (const char* method : {"upper", "lower", "capitalize", "replace"}) {
     if (name == method)

@@ -75,6 +75,13 @@ TEST(ChatTemplate, MarksWhatComesFromWhichMessage) {
       ::testing::ElementsAre(jinja::Mark{6, 9, 0}, jinja::Mark{21, 24, 1}));
 }
 
+TEST(ChatTemplate, TrimTakesCharactersAsStripDoes) {
+  EXPECT_EQ(
+      render("[{{ ' a ' | trim }}][{{ ' a ' | trim('') }}]"
+             "[{{ 'xax' | trim('x') }}][{{ 5 | trim }}]"),
+      "[a][ a ][a][5]");
+}
+
 // Python's json module reads and writes them the same way.
 TEST(ChatTemplate, WholeNumbersOfAnySizeStayAsTheyAreWritten) {
   const std::string message =
