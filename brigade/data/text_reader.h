@@ -98,7 +98,7 @@ struct TextBlock {
   std::optional<uint64_t> lines_before_list = {};
   bool continues = false;     // the document began in an earlier block
   bool ends_document = true;  // the last document ends with the block
-  uint64_t bytes_read = 0;    // on disk, of all files up to the block's end
+  uint64_t bytes_read = 0;    // on disk, read so far, of all files
   std::string text;
 };
 
