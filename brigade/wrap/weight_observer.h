@@ -7,12 +7,12 @@
 // libtorch and those of brigade/ops; kernels that are called without it are not
 // seen: models that use them call GatheredWeights::use().
 //
-// Weights are gathered while an InForward lives and in the backward that
-// follows, and in any backward. At another time, when a rank may be alone,
-// reading finds NaN except in this rank's own part.
+// Weights are gathered from the begin of an InForward to the end of the
+// backward that follows, and in any backward. At another time, when a rank may
+// be alone, reading finds NaN except in this rank's own part.
 //
-// While it lives, the operations of all threads are observed, some microseconds
-// each: backward may run on another thread than forward.
+// While the observer lives, operations of all threads are observed, some
+// microseconds each: backward may run on another thread than forward.
 #pragma once
 
 #include "brigade/data_parallel/grad_sync.h"
