@@ -339,12 +339,14 @@ TrainingData open_training_data(const TrainingDataOptions& options) {
       options.parts.begin(), options.parts.end(), [](const auto& part) {
         return !part.weights.empty();
       });
-  if (!changes || options.parts.size() == 1)
-    data.training = combine(std::move(training), weights);
-  data.schedule = schedule_of(options.parts);
-  if (!data.training)
+  if (changes && options.parts.size() > 1) {
+    data.schedule = schedule_of(options.parts);
     data.training = std::make_shared<ScheduledMixtureSource>(
         std::move(training), data.schedule);
+  } else {
+    data.training = combine(std::move(training), weights);
+    data.schedule = schedule_of(options.parts);
+  }
   if (!held_out.empty())
     data.held_out = combine(std::move(held_out), largest_weights);
   return data;
