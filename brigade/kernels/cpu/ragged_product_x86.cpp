@@ -14,6 +14,7 @@
 // GCC 12 takes its own header's undefined vectors for a mistake (GCC's 105593).
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #include <immintrin.h>
 #pragma GCC diagnostic pop
 
