@@ -60,7 +60,7 @@ class RouterBalance {
   RouterUse sum_up(const Read& read) const;
   // Between a step's backwards and its update, by RouterUse::learned: what the
   // next step's balance loss is over, and the biases of routers that have one,
-  // by bias_update(). Before StageRuntime::step(), which gathers what ZeRO's
+  // by bias_update(). Before ParamStepper::step(), which gathers what ZeRO's
   // stage 3 divides: a backward over weights that were written since is an
   // error.
   void learn(const ChoicesByLayer& learned, const Stages& stages);
