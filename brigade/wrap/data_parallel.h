@@ -281,9 +281,11 @@ class DataParallel {
 
   // From the next step on `optimizer` steps each bucket's parameters as soon as
   // their gradients are reduced, while backward goes on; nothing is left to
-  // step afterwards. Throws UsageError for LBFGS, for an optimizer that lacks a
-  // parameter, and with kMainGrad, sharding or GradSyncAlgorithm::kPerParam.
-  // The optimizer outlives this object.
+  // step afterwards. With MissingGradient::kZero each synchronised backward()
+  // is a whole step, unless FinishMode::kExplicit says where it ends. Throws
+  // UsageError for LBFGS, for an optimizer that lacks a parameter, and with
+  // kMainGrad, sharding or GradSyncAlgorithm::kPerParam. The optimizer outlives
+  // this object.
   void step_in_backward(torch::optim::Optimizer& optimizer) {
     std::function<void(const torch::Tensor&)> before_step;
     if (ComputeCopies* copies = wrapped_.copies.get())
