@@ -266,15 +266,14 @@ Tensor SyncBatchNormImpl::forward(const Tensor& x) {
         x.dim() < 2 ? "" : fmt::format(" and {} channels", x.size(1)),
         options_.num_features(),
         options_.num_features()));
-  const bool uses_batch = is_training() || !running_mean.defined();
-  if (!uses_batch)
+  if (!is_training())
     return torch::batch_norm(
         x,
         weight,
         bias,
         running_mean,
         running_var,
-        /*training=*/false,
+        /*training=*/!running_mean.defined(),
         /*momentum=*/0.0,
         options_.eps(),
         /*cudnn_enabled=*/false);
@@ -283,7 +282,7 @@ Tensor SyncBatchNormImpl::forward(const Tensor& x) {
     throw UsageError(
         "[sync_batch_norm] all ranks together have one value per channel: "
         "there is no variance to normalise by");
-  if (is_training() && running_mean.defined()) {
+  if (running_mean.defined()) {
     const torch::NoGradGuard no_grad;
     num_batches_tracked.add_(1);
     // Without a momentum it is the mean over all batches so far.

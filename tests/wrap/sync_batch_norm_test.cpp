@@ -129,10 +129,14 @@ TEST(SyncBatchNorm, ComputesInFloat32OnHalvesAndGivesHalves) {
   });
 }
 
-TEST(SyncBatchNorm, UsesItsRunningStatisticsInEvaluation) {
+class SyncBatchNormInEvaluation : public ::testing::TestWithParam<bool> {};
+
+TEST_P(SyncBatchNormInEvaluation, IsABatchNormOfItsOwnRank) {
   run_ranks(2, [](const CommunicatorPtr& world) {
-    SyncBatchNorm norm(kChannels, world);
-    torch::nn::BatchNorm1d expected(kChannels);
+    const auto options =
+        torch::nn::BatchNormOptions(kChannels).track_running_stats(GetParam());
+    SyncBatchNorm norm(kChannels, world, options);
+    torch::nn::BatchNorm1d expected(options);
     norm->eval();
     expected->eval();
     // No communication: ranks may differ in how often they evaluate.
@@ -142,6 +146,11 @@ TEST(SyncBatchNorm, UsesItsRunningStatisticsInEvaluation) {
     expect_near(norm(x), expected(x), "output");
   });
 }
+
+INSTANTIATE_TEST_SUITE_P(
+    TracksStatistics,
+    SyncBatchNormInEvaluation,
+    ::testing::Bool());
 
 // ---- gradients of gradients
 
