@@ -1,12 +1,15 @@
 #include "brigade/checkpoint/background_save.h"
 
-#include <torch/types.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
 #include <utility>
+#include <vector>
 
 #include "brigade/base/check.h"
+#include "brigade/base/error.h"
+#include "brigade/comm/agreement.h"
 #include "brigade/comm/device_stream.h"
 
 namespace brigade {
@@ -35,6 +38,7 @@ void BackgroundSave::start_without_copy(
   ranks.cancelled = &cancelled_;
   outcome_ = {.directory = directory};
   is_done_ = false;
+  cancelled_ = false;
   const auto begin = std::chrono::steady_clock::now();
   const torch::Device device = checkpoint.weights.empty()
                                    ? torch::kCPU
@@ -50,8 +54,11 @@ void BackgroundSave::start_without_copy(
       written.wait();
       outcome_.said =
           save_checkpoint(outcome_.directory, std::move(checkpoint), ranks);
+    } catch (const StorageError& error) {
+      outcome_.failure = error.what();
     } catch (const std::exception& error) {
       outcome_.failure = error.what();
+      outcome_.is_untold = true;
     }
     outcome_.seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begin)
@@ -72,7 +79,7 @@ std::optional<SaveOutcome> BackgroundSave::poll() {
     return std::nullopt;
   {
     const std::lock_guard lock(mutex_);
-    if (!is_done_)
+    if (!is_done_ || outcome_.is_untold)
       return std::nullopt;
   }
   return take();
@@ -80,22 +87,35 @@ std::optional<SaveOutcome> BackgroundSave::poll() {
 
 std::optional<SaveOutcome> BackgroundSave::wait(Communicator& world) {
   // Where poll() took it, others may still wait.
-  auto left = torch::empty({1}, torch::kLong);
+  const Agreement ranks(world);
+  std::string untold;
+  std::vector<int64_t> any;  // whether one still saves; has a failure to tell
   std::chrono::milliseconds pause{0};
   constexpr std::chrono::milliseconds kLongestPause{500};
   do {
-    {
+    bool is_over = is_idle();
+    if (!is_over) {
       std::unique_lock lock(mutex_);
-      const bool is_over =
-          is_idle() || changed_.wait_for(lock, pause, [&] { return is_done_; });
-      left.fill_(is_over ? 0 : 1);
+      is_over = changed_.wait_for(lock, pause, [&] { return is_done_; });
+      if (is_over && outcome_.is_untold)
+        untold = outcome_.failure;
     }
     pause = std::min(2 * pause + std::chrono::milliseconds(5), kLongestPause);
-    world.all_reduce(left)->wait();
-  } while (left.item<int64_t>() > 0);
+    any = ranks.max({is_over ? 0 : 1, untold.empty() ? 0 : 1});
+    if (any[1] != 0)
+      cancelled_ = true;  // nobody else's note comes
+  } while (any[0] != 0);
+  const auto texts =
+      any[1] == 0 ? std::vector<std::string>{} : ranks.texts(untold);
   if (is_idle())
     return std::nullopt;
-  return take();
+  SaveOutcome outcome = take();
+  const auto teller = std::ranges::find_if(
+      texts, [](const std::string& text) { return !text.empty(); });
+  if (teller != texts.end())
+    outcome.failure =
+        fmt::format("rank {}: {}", teller - texts.begin(), *teller);
+  return outcome;
 }
 
 }  // namespace brigade

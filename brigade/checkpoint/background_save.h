@@ -21,8 +21,11 @@ namespace brigade {
 struct SaveOutcome {
   std::filesystem::path directory;
   std::string failure;  // "": saved
-  std::string said;     // by CheckpointToSave::after_commit
-  double seconds = 0;   // from start() to the end
+  // The failure kept this rank from telling the others, which still wait for
+  // it; wait() tells them.
+  bool is_untold = false;
+  std::string said;    // by CheckpointToSave::after_commit
+  double seconds = 0;  // from start() to the end
 };
 
 class BackgroundSave {
@@ -47,10 +50,12 @@ class BackgroundSave {
       SaveRanks ranks);
 
   bool is_idle() const { return !thread_.joinable(); }
-  // The outcome, if the save has ended; does not block.
+  // The outcome, if the save has ended and other ranks know of it too; does not
+  // block.
   std::optional<SaveOutcome> poll();
   // Collective over `world`: the outcome once all ranks have theirs;
-  // std::nullopt where none was started. A rank that is lost meanwhile is a
+  // std::nullopt where none was started. A failure that a rank could not tell
+  // the others is all ranks' outcome. A rank that is lost meanwhile is a
   // CommError, since ranks keep in touch while they wait.
   std::optional<SaveOutcome> wait(Communicator& world);
 

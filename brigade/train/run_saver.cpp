@@ -141,7 +141,8 @@ void RunSaver::save(const RunPosition& position) {
 
 void RunSaver::save_last(const RunPosition& position) {
   wait();
-  if (saved_step_ == position.steps)
+  // A rank that did not learn of the last save's success saves with all others.
+  if (Agreement(*mesh_.world()).min(saved_step_) == position.steps)
     return;
   start(position, Copy::kNo);
   wait();

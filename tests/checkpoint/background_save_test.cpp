@@ -1,7 +1,11 @@
 #include "brigade/checkpoint/background_save.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
 
 #include "brigade/base/error.h"
 #include "brigade/checkpoint/checkpoint.h"
@@ -39,6 +43,35 @@ SaveRanks ranks_of(int rank, int ranks, const StorePtr& store) {
   result.save_key = "save";
   return result;
 }
+
+// Refuses requests for keys that end so.
+class RefusingStore : public Store {
+ public:
+  RefusingStore(StorePtr store, std::string end)
+      : store_(std::move(store)), end_(std::move(end)) {}
+
+  void set(const std::string& key, const std::string& value) override {
+    refuse(key);
+    store_->set(key, value);
+  }
+  std::string get(const std::string& key) override { return store_->get(key); }
+  bool contains(const std::string& key) override {
+    refuse(key);
+    return store_->contains(key);
+  }
+  StorePtr with_prefix(const std::string& prefix) override {
+    return std::make_shared<RefusingStore>(store_->with_prefix(prefix), end_);
+  }
+
+ private:
+  void refuse(const std::string& key) const {
+    if (key.ends_with(end_))
+      throw CommError("no space for " + end_);
+  }
+
+  StorePtr store_;
+  std::string end_;
+};
 
 class BackgroundSaveTest : public ::testing::TestWithParam<int> {
  protected:
@@ -113,6 +146,52 @@ TEST_F(BackgroundSaveRanks, EveryRankLearnsWhichOneCouldNotWriteAndWhy) {
   });
   EXPECT_FALSE(fs::exists(folder_ / "4.tmp"));
 }
+
+// A rank and a key that it cannot set or look up.
+class UntoldFailureTest
+    : public ::testing::TestWithParam<std::pair<int, const char*>> {
+ protected:
+  TemporaryFolder folder_;
+};
+
+TEST_P(UntoldFailureTest, IsEveryRanksOutcomeAndTheNextSaveWorks) {
+  const auto& [failing, key] = GetParam();
+  const StorePtr store = make_in_process_store(testing::kNever);
+  testing::run_ranks(3, [&](const CommunicatorPtr& world) {
+    const int rank = world->rank();
+    const torch::Tensor whole = torch::ones({3, 8});
+    BackgroundSave save;
+    SaveRanks ranks = ranks_of(rank, 3, store);
+    if (rank == failing)
+      ranks.store = std::make_shared<RefusingStore>(store, key);
+    save.start(folder_ / "3", row_of(whole, rank, 3), ranks);
+    if (rank == failing) {
+      EXPECT_FALSE(save.poll().has_value());
+    }
+    auto outcome = save.wait(*world);
+    ASSERT_TRUE(outcome.has_value());
+    EXPECT_EQ(
+        outcome->failure,
+        fmt::format("rank {}: no space for {}", failing, key));
+
+    ranks = ranks_of(rank, 3, store);
+    ranks.save_key = "next";
+    save.start(folder_ / "4", row_of(whole, rank, 3), ranks);
+    outcome = save.wait(*world);
+    ASSERT_TRUE(outcome.has_value());
+    EXPECT_EQ(outcome->failure, "");
+  });
+  EXPECT_EQ(find_reason_to_reject(folder_ / "4", VerifyLevel::kFull), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    RanksAndKeys,
+    UntoldFailureTest,
+    ::testing::Values(
+        std::pair(0, "begin"),
+        std::pair(1, "begin"),
+        std::pair(2, "part-2"),
+        std::pair(0, "end")));
 
 TEST_F(BackgroundSaveRanks, IsGivenUpWhereOtherRanksDoNotCome) {
   // Rank 0 waits for a second writer that never saves; its end is not in vain.
