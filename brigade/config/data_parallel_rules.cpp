@@ -80,6 +80,16 @@ void check_conditions(const TrainConfig& config, Problems& problems) {
       continue;
     const nlohmann::json other =
         find_config_key(key.group, needed.name)->get(config);
+    if (needed.values.empty()) {
+      if (other.is_null())
+        problems.push_back(fmt::format(
+            "[config] {} = {} has no meaning without /{}/{}; leave it out",
+            key.pointer(),
+            key.get(config).dump(),
+            key.group,
+            needed.name));
+      continue;
+    }
     const bool has_meaning = std::ranges::any_of(
         needed.values,
         [&](const std::string& value) { return other == value; });

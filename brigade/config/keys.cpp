@@ -15,7 +15,7 @@
 //
 // A key that is one of several texts has an enum as its member, whose names are
 // a table beside it (options/choice.h). Rules that involve several keys are in
-// train_config.cpp (check_...), layout_rules.cpp or data_parallel_rules.cpp.
+// train_config.cpp (check_...) or one of the *_rules.cpp.
 #include "brigade/config/keys.h"
 
 #include <algorithm>
@@ -74,7 +74,7 @@ void add_model(std::vector<ConfigKey>& keys) {
           kAny,
           kFree,
           "ignored")
-      .ignored_because = "attention never materialises its scores anyway";
+      .ignored_because = "attention never keeps all of its scores anyway";
   group.key("use_fused_adam", &G::use_fused_adam, kAny, kFree, "ignored")
       .ignored_because = "AdamW is always fused";
 }
@@ -231,24 +231,30 @@ void add_text(std::vector<ConfigKey>& keys) {
           "files or folders of text (.txt, .jsonl, .parquet, ...), tokenized "
           "while training; in place of dataset.name")
       .default_note = "none";
-  group.key(
-      "text_key",
-      &G::text_key,
-      kAny,
-      kMeaning,
-      "of dataset.text, the member of .jsonl or the column with the text");
-  group.key(
-      "prepend_bos",
-      &G::prepend_bos,
-      kAny,
-      kMeaning,
-      "begin each document of dataset.text with the begin-of-text token");
-  group.key(
-      "python",
-      &G::python,
-      kAny,
-      kFree,
-      "the Python with PyArrow that reads .parquet of dataset.text");
+  group
+      .key(
+          "text_key",
+          &G::text_key,
+          kAny,
+          kMeaning,
+          "of dataset.text, the member of .jsonl or the column with the text")
+      .only_with = {"text", {}};
+  group
+      .key(
+          "prepend_bos",
+          &G::prepend_bos,
+          kAny,
+          kMeaning,
+          "begin each document of dataset.text with the begin-of-text token")
+      .only_with = {"text", {}};
+  group
+      .key(
+          "python",
+          &G::python,
+          kAny,
+          kFree,
+          "the Python with PyArrow that reads .parquet of dataset.text")
+      .only_with = {"text", {}};
 }
 
 void add_checkpoint(std::vector<ConfigKey>& keys) {
@@ -383,7 +389,7 @@ void add_environment(std::vector<ConfigKey>& keys) {
           "ignored")
       .ignored_because = "text is tokenized by Brigade itself";
   group.key("FLASH_ATTEN", &G::FLASH_ATTEN, kAny, kFree, "ignored")
-      .ignored_because = "attention never materialises its scores anyway";
+      .ignored_because = "attention never keeps all of its scores anyway";
   ConfigKey& token =
       group.key("HF_TOKEN", &G::HF_TOKEN, kAny, kFree, "ignored");
   token.ignored_because =

@@ -34,8 +34,8 @@ struct ConfigKey {
   // Why the key is accepted and means nothing here; "": it means something.
   std::string ignored_because;
   // The key of the same group, and its values, beside which alone this one
-  // means something; empty: beside any. Elsewhere it keeps its default, or is
-  // refused.
+  // means something; no values: any but null; no name: always. Elsewhere it
+  // keeps its default, or is refused.
   struct Condition {
     std::string name;
     std::vector<std::string> values;

@@ -260,6 +260,23 @@ void check_dataset(const DatasetConfig& dataset, Problems& problems) {
         dataset.name));
 }
 
+// The command line's text takes the place of the file's dataset.
+void refuse_name_beside_text(const GivenValues& given, Problems& problems) {
+  const auto name = given.find(find_config_key("dataset", "name"));
+  const auto text = given.find(find_config_key("dataset", "text"));
+  if (name == given.end() || text == given.end() ||
+      name->second.value.is_null() || name->second.value == "" ||
+      text->second.value.is_null())
+    return;
+  if (name->second.origin == ValueOrigin::kFile &&
+      text->second.origin == ValueOrigin::kCommandLine)
+    return;
+  problems.push_back(
+      introduce_problem(
+          "/dataset/name", name->second.value, name->second.place) +
+      "/dataset/text is given too; leave one out");
+}
+
 // Packed documents never see one another, so that they learn what they would by
 // themselves.
 void keep_packed_documents_apart(
@@ -331,10 +348,6 @@ std::vector<std::string> ignored_keys(
     if (means_nothing)
       ignored.push_back(key.pointer() + ": " + key.ignored_because);
   }
-  const auto name = given.find(find_config_key("dataset", "name"));
-  const bool has_name = name != given.end() && !config.dataset.name.empty();
-  if (config.dataset.text && has_name)
-    ignored.emplace_back("/dataset/name: /dataset/text takes its place");
   const DistributedConfig& distributed = config.distributed;
   // picotron takes the backend from use_cpu alone.
   if (distributed.use_cpu == true && distributed.backend == Backend::kNccl)
@@ -368,6 +381,7 @@ LoadedConfig parse_train_config(
   choose_device(options.gpus, config, problems);
   check_training(config.training, problems);
   check_dataset(config.dataset, problems);
+  refuse_name_beside_text(given, problems);
   keep_packed_documents_apart(given, config.dataset, problems);
   check_checkpoint(config.checkpoint, problems);
   check_logging(config, problems);

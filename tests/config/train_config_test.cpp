@@ -511,6 +511,9 @@ TEST(TrainConfig, EachBadOverrideSaysPlaceValueAndRemedy) {
       {"model.init=pretrained", "needs /model/name"},
       {"dataset.name=null", "/dataset/name is not given"},
       {"dataset.mixture=[{\"name\":\"a\"}]", "are both given"},
+      {"dataset.prepend_bos=true",
+       "/dataset/prepend_bos = true has no meaning without /dataset/text"},
+      {"dataset.text_key=body", "has no meaning without /dataset/text"},
       {"dataset.tokenizer=/nowhere",
        "/dataset/tokenizer = \"/nowhere\": there is no such file or folder"},
       {"model.config.vocab_size=-1", "[config] /model/config/vocab_size"},
@@ -809,6 +812,19 @@ TEST(TrainConfig, EachDpRankIsAGroupUnlessTheirNumberIsGiven) {
   EXPECT_EQ(distributed.replica_groups(), 2);
   distributed.local_groups = 0;
   EXPECT_EQ(distributed.replica_groups(), 6);
+}
+
+TEST(TrainConfig, OnlyTheCommandLinesTextTakesTheFilesDatasetsPlace) {
+  const std::string text = "dataset.text=" + std::string(__FILE__);
+  const json named = with(minimal(), "/dataset/name", "data/tokens");
+  EXPECT_THAT(problems(named.dump(), {text}), IsEmpty());
+  const auto refused = ElementsAre(AllOf(
+      HasSubstr("/dataset/name = \"data/tokens\""),
+      HasSubstr("/dataset/text is given too; leave one out")));
+  EXPECT_THAT(
+      problems(with(named, "/dataset/text", {__FILE__}).dump(), {}), refused);
+  EXPECT_THAT(
+      problems(minimal().dump(), {text, "dataset.name=data/tokens"}), refused);
 }
 
 TEST(TrainConfig, AKeyThatStandsTwiceIsFoundAtItsPlace) {
