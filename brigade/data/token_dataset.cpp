@@ -185,7 +185,10 @@ void TokenDataset::read(uint64_t begin, std::span<int64_t> out) const {
       first_byte + static_cast<uint64_t>(bad - out.begin()) * item_bytes,
       *bad,
       options_.vocab_size
-          ? fmt::format(" of {}; is this the model's tokenizer?", limit)
+          ? fmt::format(
+                " of {}; is this the model's tokenizer? A model that begins "
+                "anew takes the dataset's with model.config.vocab_size=null",
+                limit)
           : std::string()));
 }
 

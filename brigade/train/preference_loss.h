@@ -13,8 +13,9 @@
 //
 // The loss of a step is their mean over the pairs of the global batch, whatever
 // the layout. A new loss of pairs is a value of LossKind, a case of
-// pair_losses(), and its name in `only_with` of the keys that it reads
-// (config/training_keys.cpp).
+// pair_losses(), its name in `only_with` of the keys that it reads
+// (config/training_keys.cpp), and in LossOptions::needs_reference() where it
+// compares with a reference model.
 #pragma once
 
 #include <torch/types.h>
