@@ -318,6 +318,8 @@ TEST_F(TextReaderTest, CutsLieAfterLinesBeforeSpacesOrBetweenCharacters) {
   EXPECT_EQ(find_cut("aaaa\nbbbb\ncccc", 12), 10U);
   // Not inside a run of white space, if there is another line end.
   EXPECT_EQ(find_cut("aaaaaa\nbb\n\ncc", 12), 7U);
+  // Not between a line end and a /, which some tokenizers take along.
+  EXPECT_EQ(find_cut("aaaaaa\nbb\n/cc", 12), 7U);
   EXPECT_EQ(find_cut("aaaa bbbb cccc", 12), 9U);
   EXPECT_EQ(find_cut("aaaa\n\nbbb cccc", 12), 9U);
   EXPECT_EQ(find_cut("aaaaaaa\n\n\nbbb", 12), 10U);
