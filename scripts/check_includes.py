@@ -27,7 +27,7 @@ MODULES = {
         "files": ["json"],
         "launch": ["files"],
         "tokenizer": ["json", "files"],
-        "chat": ["files", "tokenizer"],
+        "chat": ["json", "files", "tokenizer"],
         "data": ["json", "files", "launch", "tokenizer", "chat"],
         "safetensors": ["json", "files"],
         "gguf": ["json", "model_spec", "files", "safetensors", "tokenizer"],

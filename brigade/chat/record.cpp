@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "brigade/json/python_json.h"
+
 namespace brigade {
 namespace {
 
@@ -89,6 +91,12 @@ class RecordBuilder final : public nlohmann::json_sax<Json> {
   Json* member_ = nullptr;   // of the last one, whose value comes next
 };
 
+Json parse(std::string_view text) {
+  RecordBuilder builder;
+  Json::sax_parse(text, &builder);
+  return builder.take();
+}
+
 }  // namespace
 
 RecordSyntaxError::RecordSyntaxError(size_t at_byte)
@@ -96,9 +104,20 @@ RecordSyntaxError::RecordSyntaxError(size_t at_byte)
       byte(at_byte) {}
 
 Json parse_record(std::string_view text) {
-  RecordBuilder builder;
-  Json::sax_parse(text, &builder);
-  return builder.take();
+  try {
+    return parse(text);
+  } catch (const RecordSyntaxError&) {
+    const std::string replaced =
+        replace_python_values(text, [](std::string_view) { return "null"; });
+    if (replaced == text)
+      throw;
+    try {
+      return parse(replaced);
+    } catch (const RecordSyntaxError&) {
+      // What the text itself lacks is said.
+    }
+    throw;
+  }
 }
 
 std::optional<std::string> large_integer(const Json& value) {

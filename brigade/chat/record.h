@@ -1,5 +1,7 @@
 // JSON of chat data, with whole numbers as they are written. nlohmann's parser
 // makes a float of one beyond 64 bits, which templates would print otherwise.
+// NaN, Infinity and -Infinity, which Python's json module writes for what is
+// missing, are null.
 #pragma once
 
 #include <cstddef>

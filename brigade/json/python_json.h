@@ -3,12 +3,20 @@
 // twice the last one counts.
 #pragma once
 
+#include <functional>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <string_view>
 
 #include "brigade/json/node.h"
 
 namespace brigade {
+
+// The text with replacement(value) in place of each of the three values that
+// JSON lacks, which stand outside of strings.
+std::string replace_python_values(
+    std::string_view text,
+    const std::function<std::string(std::string_view)>& replacement);
 
 // The three values that JSON lacks become text ("NaN"), so that nothing takes
 // them for a number. Throws DataError as JsonDocument does.

@@ -98,7 +98,8 @@ class Skipper {
 
   bool scalar() {
     skip_space();
-    for (const std::string_view word : {"true", "false", "null"}) {
+    for (const std::string_view word :
+         {"true", "false", "null", "NaN", "Infinity", "-Infinity"}) {
       if (text_.substr(at_).starts_with(word)) {
         at_ += word.size();
         return true;

@@ -261,6 +261,22 @@ TEST_F(PrepareChatTest, LongConversationsAreSkippedCutOrRefused) {
       HasSubstr("chat.jsonl] at line 1: the conversation has "));
 }
 
+// As for what is missing, which Python's json module writes so.
+TEST_F(PrepareChatTest, PythonsNumbersThatJsonLacksAreNoMembers) {
+  EXPECT_EQ(
+      sample(R"({"instruction": "NaN", "input": NaN, "output": "A", "score": )"
+             R"([Infinity, -Infinity]})"),
+      "<|im_start|>user\nNaN<|im_end|>\n"
+      "<|im_start|>assistant\n[[A<|im_end|>]]\n");
+  EXPECT_THAT(
+      message_of_prepare(options(R"({"text": "a", "score": NaN, "b": nan})")),
+      HasSubstr("no JSON object, from its byte 24 on"));
+  EXPECT_THAT(
+      message_of_prepare(
+          options(R"({"messages": [{"role": "user", "content": NaN}]})")),
+      HasSubstr("/messages/0 has no content"));
+}
+
 TEST_F(PrepareChatTest, ErrorsNameTheirLine) {
   const auto complaint = [&](const std::string& line) {
     return message_of_prepare(options("\n" + line));

@@ -198,14 +198,18 @@ TEST_F(TextReaderTest, MembersThatAreNotReadMayHoldAnyJson) {
               deep +
               "}\n"
               "{\"\\udc00\": {\"a\": [-0.5E+10, true, null]}, \"text\": "
-              "\"3\"}")}),
-      ElementsAre("one", "two", "3"));
+              "\"3\"}\n"
+              // As Python's json module writes them.
+              "{\"a\": NaN, \"text\": \"4\", \"b\": [Infinity, -Infinity]}")}),
+      ElementsAre("one", "two", "3", "4"));
   for (const char* line :
        {R"({"n": 1e999, "text": "one")",
         R"({"n": 01e999, "text": "one"})",
         R"({"n": 1e999, "text": "one"} x)",
         R"({"n": 1e999, "text": "\ud800"})",
         R"({"n": 1e999, "text": 1})",
+        R"({"n": nan, "text": "one"})",
+        R"({"n": -NaN, "text": "one"})",
         R"({"n": [1e999}, "text": "one"})"})
     EXPECT_THAT(refusal(write("b.jsonl", line)), HasSubstr("not valid JSON"))
         << line;
