@@ -38,6 +38,10 @@ size_t JsonListStream::read(char* out, size_t size) {
         fail("the list is cut off: there is no ] behind its last element");
       return written;
     }
+    if (place_ == Place::kPlain) {
+      written += count;
+      continue;
+    }
     // A list only becomes shorter, so that it is rewritten in its own place.
     for (const char c : given) {
       const char kept = place_ == Place::kPlain ? c : next(c);

@@ -299,10 +299,8 @@ class Preparation {
     text.cut_before = [this](std::string_view whole, size_t at) {
       return tokenizer_->cut_before(whole, at);
     };
-    if (options_.chat) {
+    if (options_.chat)
       text.json_key = "";  // all columns of tables
-      text.takes_lists = true;
-    }
     TextReader reader(files_, text);
     if (bos_id_ && !options_.chat)
       append_tokens(type_, std::span(&*bos_id_, 1), ends_.begin);

@@ -35,12 +35,20 @@ class Place {
         is_converted_
             ? std::count_if(before.begin(), before.end(), is_utf8_continuation)
             : 0;
-    const auto lines = std::count(before.begin(), before.end(), '\n');
+    const uint64_t line =
+        block_.line +
+        static_cast<uint64_t>(std::count(before.begin(), before.end(), '\n'));
+    if (block_.lines_before_list)
+      throw DataError(fmt::format(
+          "[{}] at element {} of the list: {}",
+          input_name(file_.path),
+          line - *block_.lines_before_list,
+          what));
     throw DataError(fmt::format(
         "[{}] at byte {}, line {}: {}",
         input_name(file_.path),
         block_.offset + before.size() - static_cast<uint64_t>(extra_bytes),
-        block_.line + static_cast<uint64_t>(lines),
+        line,
         what));
   }
 

@@ -190,7 +190,11 @@ std::vector<TextFile> find_text_files(
     const bool is_file = fs::is_regular_file(status);
     files.push_back(
         {.path = path,
-         .format = format ? format : format_of(path),
+         .format = format ? format
+                          : format_of(
+                                path,
+                                is_file ? JsonFiles::kListsTaken
+                                        : JsonFiles::kSkipped),
          .size_bytes = is_file ? fs::file_size(path) : 0,
          .is_regular = is_file,
          .is_table = !format && is_table(path)});
@@ -226,7 +230,7 @@ bool TextReader::open_next_file() {
                       {.column = options_.json_key, .python = options_.python})
                 : open_byte_stream(file.path);
   list_ = nullptr;
-  if (options_.takes_lists && !file.is_table) {
+  if (file.format == TextFormat::kJsonLines && !file.is_table) {
     auto list = std::make_unique<JsonListStream>(
         std::move(stream_), input_name(file.path));
     list_ = list.get();

@@ -19,8 +19,10 @@
 namespace brigade {
 
 enum class TextFormat {
-  kPlain,      // .txt: one document, or several with a separator
-  kJsonLines,  // .jsonl: one JSON object per line, one document each
+  kPlain,  // .txt: one document, or several with a separator
+  // .jsonl: one JSON object per line, one document each; or one list of them,
+  // as in .json.
+  kJsonLines,
 };
 // Their names.
 template <>
@@ -79,8 +81,6 @@ struct TextOptions {
   // Where a document that is too long may be cut, at or in front of the second
   // argument: see Tokenizer::cut_before(). Empty: anywhere between characters.
   std::function<size_t(std::string_view, size_t)> cut_before;
-  // Whether a file may hold one JSON list in place of lines.
-  bool takes_lists = false;
   uint64_t block_bytes = 256 << 10;  // about; a longer line of JSON is whole
   // Whether a message may name the option of `prepare` that would help.
   bool are_of_prepare = true;

@@ -309,6 +309,20 @@ TEST_F(TextReaderTest, LinksThatLeadInALoopAreLeftOutAndOtherFilesAreCounted) {
       refusal(folder_ / "d/itself"), HasSubstr("Too many levels of symbolic"));
 }
 
+TEST_F(TextReaderTest, AJsonListHasADocumentPerElement) {
+  const std::string list = "[{\"text\": \"one\"},\n {\"text\":\n\"two\"}]";
+  for (const char* name : {"a.json", "a.jsonl"})
+    EXPECT_THAT(documents({write(name, list)}), ElementsAre("one", "two"));
+  // These do not say that they are JSON.
+  for (const char* name : {"a.txt", "a"})
+    EXPECT_THAT(documents({write(name, list)}), ElementsAre(list));
+  EXPECT_THAT(
+      documents({write("b.json", "{\"text\": \"one\"}")}), ElementsAre("one"));
+  EXPECT_THAT(
+      refusal(write("c.json", "\n[{\"text\": \"one\"},\n{\"a\":\n1}]")),
+      HasSubstr("c.json] at element 2 of the list: the object has no member"));
+}
+
 TEST_F(TextReaderTest, InputThatCannotBeReadIsNamed) {
   EXPECT_THAT(refusal(folder_ / "no.txt"), HasSubstr("no.txt' does not exist"));
   write("empty/x.md", "");
