@@ -172,8 +172,8 @@ void run(const PrepareArguments& arguments) {
                 ", and {} empty one(s) left out", result.empty_documents));
   if (result.skipped.count > 0)
     fmt::print(
-        "skipped    {} file(s) that are neither text (.txt, .jsonl) nor a "
-        "table (.parquet, .arrow), such as '{}'\n",
+        "skipped    {} file(s) beside text (.txt, .jsonl) and tables "
+        "(.parquet, .arrow), such as '{}'\n",
         result.skipped.count,
         result.skipped.first.string());
   if (result.bad_lines > 0) {

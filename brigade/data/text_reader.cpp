@@ -4,15 +4,19 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <memory>
+#include <set>
 #include <utility>
 
 #include "brigade/base/byte_order_mark.h"
 #include "brigade/base/check.h"
 #include "brigade/base/units.h"
 #include "brigade/data/table_stream.h"
+#include "brigade/files/file.h"
 #include "brigade/files/read_once.h"
 #include "brigade/files/usual_path.h"
+#include "brigade/json/parse.h"
 #include "brigade/json/string_member.h"
 
 namespace brigade {
@@ -75,12 +79,41 @@ bool is_loop(const fs::directory_entry& entry) {
                  .first == target.end();
 }
 
+// Of folders that datasets' save_to_disk() wrote, the files that they hold, by
+// folder. What map() and filter() computed lies beside them.
+using SavedFiles = std::map<fs::path, std::set<fs::path>>;
+
+void read_state(const fs::path& state, SavedFiles& saved) {
+  const auto json = parse_json_or_nothing(read_text_file(state));
+  if (!json || !json->is_object() || !json->contains("_data_files"))
+    return;
+  const fs::path folder = state.parent_path();
+  std::set<fs::path>& files = saved[folder];
+  for (const auto& file : json->at("_data_files")) {
+    const auto name = file.find("filename");
+    if (name == file.end() || !name->is_string())
+      continue;
+    const fs::path path = folder / name->get_ref<const std::string&>();
+    if (!fs::exists(path))
+      throw DataError(fmt::format(
+          "[text_reader] '{}' lists '{}', which does not exist",
+          state.string(),
+          path.string()));
+    files.insert(path.filename());
+  }
+}
+
 void add_folder(
     const fs::path& folder,
     JsonFiles json_files,
     std::vector<TextFile>& files,
     SkippedFiles& skipped) {
   std::vector<fs::path> found;
+  SavedFiles saved;
+  const auto skip = [&](const fs::path& path) {
+    if (skipped.count++ == 0 || path < skipped.first)
+      skipped.first = path;
+  };
   const auto options = fs::directory_options::follow_directory_symlink |
                        fs::directory_options::skip_permission_denied;
   std::error_code error;
@@ -96,8 +129,9 @@ void add_folder(
     } else if (entry->is_regular_file(unknown) && format_of(path, json_files)) {
       found.push_back(path);
     } else if (!is_folder) {
-      if (skipped.count++ == 0 || path < skipped.first)
-        skipped.first = path;
+      skip(path);
+      if (path.filename() == "state.json")
+        read_state(path, saved);
     }
   }
   if (error)
@@ -105,6 +139,14 @@ void add_folder(
         "[text_reader] the folder '{}' cannot be read: {}",
         folder.string(),
         error.message()));
+  std::erase_if(found, [&](const fs::path& path) {
+    const auto listed = saved.find(path.parent_path());
+    const bool is_left_out =
+        listed != saved.end() && !listed->second.contains(path.filename());
+    if (is_left_out)
+      skip(path);
+    return is_left_out;
+  });
   if (found.empty()) {
     throw DataError(fmt::format(
         "[text_reader] the folder '{}' holds no .txt or .jsonl file (plain, "

@@ -46,7 +46,8 @@ struct TextFile {
   bool is_table = false;             // .parquet, .arrow; read as kJsonLines
 };
 
-// What a folder holds besides: neither text nor a table, nor hidden.
+// What a folder holds besides: neither text nor a table, nor hidden, or a file
+// that is none of those which its state.json lists.
 struct SkippedFiles {
   uint64_t count = 0;
   std::filesystem::path first;  // by name
@@ -61,9 +62,12 @@ enum class JsonFiles { kSkipped, kListsTaken };
 // its .txt and .jsonl (plain, .gz, .zst), .parquet and .arrow files, where
 // `json_files` says so its .json files that begin a list, those of its
 // sub-folders included, in the order of their paths, hidden ones and links to a
-// folder that they lie in left out; `skipped` counts the others. `format` is
-// that of the files that are named; absent: by extension, or else by content.
-// Throws DataError for files that do not exist and folders without text.
+// folder that they lie in left out, and of a folder that datasets'
+// save_to_disk() wrote those alone that its state.json lists; `skipped` counts
+// the others. `format` is that of the files that are named; absent: by
+// extension (.json, where it begins a list), or else by content.
+// Throws DataError for files that do not exist and folders without text or
+// without a file that is listed.
 std::vector<TextFile> find_text_files(
     const std::vector<std::filesystem::path>& paths,
     std::optional<TextFormat> format = std::nullopt,

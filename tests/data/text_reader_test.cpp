@@ -309,6 +309,34 @@ TEST_F(TextReaderTest, LinksThatLeadInALoopAreLeftOutAndOtherFilesAreCounted) {
       refusal(folder_ / "d/itself"), HasSubstr("Too many levels of symbolic"));
 }
 
+// As datasets' save_to_disk() and, afterwards, map() write it.
+TEST_F(TextReaderTest, OfASavedDatasetTheListedFilesAreReadAlone) {
+  const std::string state =
+      R"({"_data_files": [{"filename": "data-1.jsonl"},)"
+      R"( {"filename": "data-2.jsonl"}], "_split": "train"})";
+  for (const std::string split : {"test", "train"}) {
+    write("d/" + split + "/cache-1.jsonl", "{\"text\": \"cached\"}");
+    write("d/" + split + "/data-2.jsonl", "{\"text\": \"2\"}");
+    write("d/" + split + "/data-1.jsonl", "{\"text\": \"" + split + "\"}");
+    write("d/" + split + "/state.json", state);
+  }
+  write("d/more/cache-2.jsonl", "{\"text\": \"no dataset's\"}");
+  write("d/more/state.json", R"({"step": 3})");
+  EXPECT_THAT(
+      documents({folder_ / "d"}),
+      ElementsAre("no dataset's", "test", "2", "train", "2"));
+  SkippedFiles skipped;
+  find_text_files({folder_ / "d"}, std::nullopt, &skipped);
+  EXPECT_EQ(skipped.count, 5U);
+  EXPECT_EQ(skipped.first, folder_ / "d/more/state.json");
+  std::filesystem::remove(folder_ / "d/train/data-2.jsonl");
+  EXPECT_THAT(
+      refusal(folder_ / "d"),
+      AllOf(
+          HasSubstr("d/train/state.json' lists '"),
+          HasSubstr("d/train/data-2.jsonl', which does not exist")));
+}
+
 TEST_F(TextReaderTest, AJsonListHasADocumentPerElement) {
   const std::string list = "[{\"text\": \"one\"},\n {\"text\":\n\"two\"}]";
   for (const char* name : {"a.json", "a.jsonl"})
