@@ -130,9 +130,13 @@ TokenDataset TokenDataset::open(
       throw DataError(fmt::format(
           "[token_dataset] '{}' has no '{}' beside it and does not begin as "
           "llm.c's files do: it was not completely written, or is not a token "
-          "file",
+          "file, or, as nanoGPT's, one of tokens without a header, which is "
+          "not read: write it as .npy with numpy.save('{}', "
+          "numpy.fromfile('{}', 'uint16'))",
           tokens_path.string(),
-          index_path.filename().string()));
+          index_path.filename().string(),
+          fs::path(tokens_path).replace_extension(".npy").string(),
+          tokens_path.string()));
     }
     TokenFileLayout layout = parse_llm_c(named(tokens));
     return {"llm.c", std::move(tokens), nullptr, layout, options};

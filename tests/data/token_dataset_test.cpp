@@ -182,6 +182,14 @@ TEST_F(TokenDatasetTest, AFileThatIsNotThereIsNamedWithWhatToDo) {
       AllOf(HasSubstr("absent.idx"), HasSubstr("brigade prepare")));
   write("x.bin", golden_tokens());
   EXPECT_THAT(refusal(folder_ / "x"), HasSubstr("not completely written"));
+  EXPECT_THAT(
+      refusal(folder_ / "x.bin"),
+      AllOf(
+          HasSubstr("tokens without a header"),
+          HasSubstr(
+              "numpy.save('" + (folder_ / "x.npy").string() +
+              "', numpy.fromfile('" + (folder_ / "x.bin").string() +
+              "', 'uint16'))")));
 }
 
 TEST_F(TokenDatasetTest, ADatasetShorterThanOneWindowIsRefused) {
