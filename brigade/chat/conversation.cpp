@@ -205,12 +205,19 @@ Conversation answer_of_messages(
 ConversationPair read_preference(const Json& record) {
   const bool has_prompt =
       record.is_object() && !record.value("prompt", Json()).is_null();
+  const bool has_messages = has_prompt && has_list(record, "prompt");
   if (has_list(record, "chosen") && has_list(record, "rejected") &&
-      (!has_prompt || has_list(record, "prompt"))) {
-    const Json prompt = has_prompt ? read_messages(record["prompt"], "prompt")
-                                   : Json(Json::array());
+      (!has_prompt || has_messages || has_text(record, "prompt"))) {
+    const Json prompt = has_messages ? read_messages(record["prompt"], "prompt")
+                                     : Json(Json::array());
     const size_t common =
-        has_prompt ? 0 : common_messages(record["chosen"], record["rejected"]);
+        has_messages ? 0
+                     : common_messages(record["chosen"], record["rejected"]);
+    // As a text it says once more what the answers begin with.
+    if (has_prompt && !has_messages && common == 0)
+      throw DataError(
+          "'prompt' is a text, and 'chosen' and 'rejected' are messages that "
+          "do not begin with it; write it as a list of messages");
     return {
         answer_of_messages(record, "chosen", prompt, common),
         answer_of_messages(record, "rejected", prompt, common)};

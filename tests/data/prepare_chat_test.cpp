@@ -193,6 +193,18 @@ TEST_F(PrepareChatTest, PairsAreTwoConversationsEach) {
           R"({"chosen": [)" + user + "," + says_a + R"(], "rejected": [)" +
           user + "," + says_c + "]}")),
       testing::ElementsAre(good, bad));
+  // A prompt that is a text says once more what both begin with.
+  EXPECT_THAT(
+      samples(options(
+          R"({"prompt": "Q", "chosen": [)" + user + "," + says_a +
+          R"(], "rejected": [)" + user + "," + says_c + "]}")),
+      testing::ElementsAre(good, bad));
+  EXPECT_THAT(
+      message_of_prepare(options(
+          R"({"prompt": "Q", "chosen": [)" + says_a + R"(], "rejected": [)" +
+          says_c + "]}")),
+      HasSubstr("'prompt' is a text, and 'chosen' and 'rejected' are messages "
+                "that do not begin with it"));
   EXPECT_THAT(
       samples(options(
           R"({"prompt": "One", "chosen": " two", "rejected": " three"})")),
@@ -227,7 +239,7 @@ TEST_F(PrepareChatTest, APairIsKeptWholeOrLeftOut) {
       HasSubstr("1 lines are pairs of a chosen and a rejected answer, and 1"));
   EXPECT_THAT(
       message_of_prepare(
-          options(R"({"prompt": "Q", "chosen": [], "rejected": []})")),
+          options(R"({"prompt": [], "chosen": "a", "rejected": "b"})")),
       HasSubstr("leave 'prompt' out"));
 }
 
