@@ -293,28 +293,12 @@ void read_sliding_window(const Reader& reader, DecoderConfig& config) {
   const auto size = is_none
                         ? std::nullopt
                         : reader.integer("sliding_window", 1, kMaxPositions);
-  const auto by_layer = read_layer_types(reader, config.num_hidden_layers);
-  Window window = Window::kNone;
-  const char* decided_by = "layer_types";
-  if (by_layer) {
-    window = window_of(*by_layer);
-  } else if (
-      config.architecture == Architecture::kMixtral ||
+  // transformers does not look at layer_types in these five.
+  if (config.architecture == Architecture::kMixtral ||
       config.architecture == Architecture::kQwen3Moe) {
     if (size && (config.architecture == Architecture::kMixtral ||
                  reader.boolean("use_sliding_window").value_or(false)))
       config.sliding_window = size;
-    return;
-  } else if (config.architecture == Architecture::kDots1) {
-    if (size &&
-        reader.integer("max_window_layers", 0, kMaxWidth).value_or(kMaxWidth) <
-            config.num_hidden_layers)
-      reader.problem("max_window_layers", "needs layer_types to say which");
-    return;
-  } else if (config.architecture == Architecture::kMistral) {
-    constexpr int64_t kTransformersDefault = 4096;
-    if (!reader.holds_null("sliding_window"))
-      config.sliding_window = size.value_or(kTransformersDefault);
     return;
   } else if (
       config.architecture == Architecture::kLlama ||
@@ -328,6 +312,23 @@ void read_sliding_window(const Reader& reader, DecoderConfig& config) {
               *size,
               name_of(config.architecture).class_name));
     }
+    return;
+  }
+  const auto by_layer = read_layer_types(reader, config.num_hidden_layers);
+  Window window = Window::kNone;
+  const char* decided_by = "layer_types";
+  if (by_layer) {
+    window = window_of(*by_layer);
+  } else if (config.architecture == Architecture::kDots1) {
+    if (size &&
+        reader.integer("max_window_layers", 0, kMaxWidth).value_or(kMaxWidth) <
+            config.num_hidden_layers)
+      reader.problem("max_window_layers", "needs layer_types to say which");
+    return;
+  } else if (config.architecture == Architecture::kMistral) {
+    constexpr int64_t kTransformersDefault = 4096;
+    if (!reader.holds_null("sliding_window"))
+      config.sliding_window = size.value_or(kTransformersDefault);
     return;
   } else if (reader.boolean("use_sliding_window").value_or(false)) {
     decided_by = "max_window_layers";

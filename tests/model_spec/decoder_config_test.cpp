@@ -839,5 +839,32 @@ TEST(DecoderConfigExperts, WrongValuesAreNamed) {
       ElementsAre(StartsWith("/model/mlp_only_layers: [1] is not supported")));
 }
 
+// As in transformers, whose code of these has one kind of layer.
+TEST(DecoderConfig, LayerTypesMeanNothingWhereAllLayersAreAlike) {
+  json glm = small_with_experts("glm4_moe");
+  glm.erase("num_experts");
+  glm["n_routed_experts"] = 4;
+  json mixtral = small_with_experts("mixtral");
+  json olmoe = small_with_experts("olmoe");
+  mixtral.erase("moe_intermediate_size");
+  olmoe.erase("moe_intermediate_size");
+  for (json config :
+       {small("llama"), mixtral, olmoe, small_with_experts("qwen3_moe"), glm}) {
+    const DecoderConfig plain = parse_valid(config);
+    config["layer_types"] = {"sliding_attention", "linear_attention"};
+    EXPECT_EQ(parse_valid(config), plain) << config["model_type"];
+  }
+  json config = mixtral;
+  config["sliding_window"] = 8;
+  config["layer_types"] = {"full_attention", "full_attention"};
+  EXPECT_EQ(parse_valid(config).sliding_window, 8);
+  config = small("llama");
+  config["sliding_window"] = 8;
+  config["layer_types"] = {"sliding_attention", "sliding_attention"};
+  EXPECT_THAT(
+      problems_of(config),
+      ElementsAre(HasSubstr("LlamaForCausalLM has no sliding window")));
+}
+
 }  // namespace
 }  // namespace brigade
