@@ -386,6 +386,7 @@ void refuse_foreign_maths(const Reader& reader, const DecoderConfig& config) {
       {"n_routed_experts", 0},
       {"no_rope_layers", nullptr},
       {"alibi", false},
+      {"is_causal", true},
       {"parallel_attn", false},
       {"quantization_config", nullptr},
   };

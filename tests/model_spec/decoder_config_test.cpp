@@ -322,6 +322,17 @@ TEST(DecoderConfig, QwensWindowCountsOnlyWhereItIsUsed) {
           HasSubstr("/model/layer_types"), HasSubstr("linear_attention"))));
 }
 
+TEST(DecoderConfig, AttentionInBothDirectionsIsRefused) {
+  json config = small("qwen3");
+  const DecoderConfig plain = parse_valid(config);
+  config["is_causal"] = true;
+  EXPECT_EQ(parse_valid(config), plain);
+  config["is_causal"] = false;
+  EXPECT_THAT(
+      problems_of(config),
+      ElementsAre(HasSubstr("/model/is_causal: false is not supported")));
+}
+
 TEST(DecoderConfig, EveryProblemIsReportedWithItsPointerAndValue) {
   json config = small("llama");
   config["hidden_act"] = "gelu";
