@@ -13,6 +13,7 @@
 #include "brigade/comm/agreement.h"
 #include "brigade/data/dataset_info.h"
 #include "brigade/data/reference_log_probs.h"
+#include "brigade/data/teacher_file.h"
 #include "brigade/data/token_dataset.h"
 #include "brigade/data/whole_text.h"
 #include "brigade/evaluate/scorer.h"
@@ -485,13 +486,13 @@ void evaluate(const EvaluateArguments& arguments) {
         "--max-tokens 1: nothing is before the first token, so it is not "
         "predicted; give 2 or more");
   if (!arguments.scores.empty())
-    check_writable(arguments.scores);
+    check_writable(arguments.scores, "[");
   if (!arguments.top_k.empty()) {
     if (is_written_in_place(arguments.top_k))
       throw ConfigError(fmt::format(
           "--top-k {}: a device or a pipe; give the name of a file",
           arguments.top_k.string()));
-    check_writable(arguments.top_k);
+    check_writable(arguments.top_k, kTeacherMagic);
   }
   if (arguments.writes_reference)
     check_writable(reference_path(arguments.dataset));

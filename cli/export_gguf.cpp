@@ -16,6 +16,7 @@
 #include "brigade/files/file.h"
 #include "brigade/files/output_path.h"
 #include "brigade/files/tokenizer_names.h"
+#include "brigade/gguf/format.h"
 #include "brigade/gguf/write_model.h"
 #include "brigade/json/node.h"
 #include "brigade/model_spec/parameter_table.h"
@@ -131,7 +132,7 @@ GgufType matrix_type(const std::string& name, const GgufSource& source) {
 }  // namespace
 
 void export_gguf(const ExportArguments& arguments) {
-  check_writable(arguments.gguf);
+  check_writable(arguments.gguf, kGgufMagic);
   RateBar bar;
   const GgufSource source = open_source(arguments, bar);
   GgufModel model;

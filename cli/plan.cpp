@@ -38,10 +38,10 @@ void plan(PlanArguments arguments) {
     if (const auto problem = find_utf8_problem(name, "command line"))
       throw ConfigError(*problem);
   }
-  for (const std::string& path : {arguments.html, arguments.config_out}) {
-    if (!path.empty())
-      check_writable(path);
-  }
+  if (!arguments.html.empty())
+    check_writable(arguments.html, "<!DOCTYPE html>");
+  if (!arguments.config_out.empty())
+    check_writable(arguments.config_out);
   std::vector<int>& stages = arguments.zero_stages;
   std::sort(stages.begin(), stages.end());
   stages.erase(std::unique(stages.begin(), stages.end()), stages.end());

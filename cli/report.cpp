@@ -74,7 +74,7 @@ void write_report(const ReportArguments& arguments) {
                            : arguments.out;
   // By default it goes into the run, of which reading says what is wrong.
   if (!arguments.out.empty())
-    check_writable(out);
+    check_writable(out, "<!DOCTYPE html>");
   const std::vector<RunRecord> runs = read_all(arguments.runs);
   write_text_file(out, report_page(runs));
   fmt::print("wrote {}\n", out.string());

@@ -122,7 +122,7 @@ void tune_rate(const TuneRateArguments& arguments) {
     sweep.trials = trials_of(read_text_file(path), path.string(), sweep);
   check_writable(path);
   if (!arguments.svg.empty())
-    check_writable(arguments.svg);
+    check_writable(arguments.svg, "<svg ");
   run_trials(sweep, RateTuner(config, launch.environment), path);
   write_text_file(path, sweep_to_text(sweep));
   if (!arguments.svg.empty())

@@ -18,7 +18,6 @@
 namespace brigade {
 namespace {
 
-constexpr std::string_view kTeacherMagic = "BRGDTOPK";
 constexpr uint32_t kTeacherVersion = 1;
 // Probabilities are at most 1, but for rounding.
 constexpr float kMostLogProb = 1e-3F;

@@ -22,6 +22,7 @@
 #include <filesystem>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "brigade/data/sample_source.h"
@@ -29,6 +30,9 @@
 #include "brigade/files/file.h"
 
 namespace brigade {
+
+// What the file begins with.
+inline constexpr std::string_view kTeacherMagic = "BRGDTOPK";
 
 struct TeacherFileInfo {
   int64_t k = 0;

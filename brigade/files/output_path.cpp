@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <span>
 #include <string>
 
@@ -87,9 +88,18 @@ void check_reader(const fs::path& pipe) {
       pipe.string()));
 }
 
+// Whether the file does; true where there is none, or an empty one.
+bool begins_with(const fs::path& path, std::string_view beginning) {
+  std::ifstream file(path, std::ios::binary);
+  std::string head(beginning.size(), '\0');
+  file.read(head.data(), static_cast<std::streamsize>(head.size()));
+  head.resize(static_cast<size_t>(file.gcount()));
+  return head.empty() || head == beginning;
+}
+
 }  // namespace
 
-void check_writable(const fs::path& named) {
+void check_writable(const fs::path& named, std::string_view beginning) {
   const fs::path path = link_target(named);
   struct stat status {};
   if (::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) {
@@ -111,6 +121,12 @@ void check_writable(const fs::path& named) {
     throw_output("write", path);
   descriptor.close();
   ::unlink(tried.c_str());
+  if (!begins_with(path, beginning))
+    throw ConfigError(fmt::format(
+        "[file] '{}' holds something else than such a result, which begins "
+        "with {}: it is not replaced; give another path",
+        path.string(),
+        beginning));
 }
 
 void check_can_make(const fs::path& folder) {

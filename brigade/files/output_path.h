@@ -20,8 +20,12 @@ std::filesystem::path link_target(const std::filesystem::path& path);
 
 // Throws StorageError where write_text_file() could not write: before work
 // whose result goes there. Leaves nothing. A named pipe (FIFO) must have its
-// reader, who then waits until this process ends.
-void check_writable(const std::filesystem::path& path);
+// reader, who then waits until this process ends. Throws ConfigError for a file
+// that holds something which does not begin with `beginning`, that of every
+// such result: its name was given by mistake.
+void check_writable(
+    const std::filesystem::path& path,
+    std::string_view beginning = "");
 
 // The same for a folder that is to be made, with its parents.
 void check_can_make(const std::filesystem::path& folder);

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "brigade/files/file.h"
 #include "every_command.h"
 
 namespace brigade {
@@ -142,6 +143,29 @@ TEST_F(EveryCommand, AnOutputThatCannotBeWrittenIsReportedBeforeTheWork) {
         << arguments;
   }
   EXPECT_FALSE(fs::exists(data_ / "no"));
+}
+
+// Such as the weights that it is made of.
+TEST_F(EveryCommand, AFileOfAnotherKindIsNotReplaced) {
+  const std::vector<std::string> outputs = {
+      "export --run {D}/model --gguf {D}/model/model.safetensors",
+      "export --run {D}/model --gguf {D}/model/config.json",
+      "export --run {D}/run --gguf {D}/run/checkpoints/2/manifest.json",
+      "evaluate --run {D}/run --task {D}/task.jsonl --scores {D}/task.jsonl",
+      "evaluate --run {D}/run --dataset {D}/tokens --top-k {D}/tokens.bin",
+      "report --run {D}/run -o {D}/run/metrics.jsonl",
+      "plan --run {D}/run --machine h100 --gpus 2 --html {D}/run.json",
+  };
+  for (const std::string& arguments : outputs) {
+    fs::path path = data_;
+    path += arguments.substr(arguments.rfind("{D}") + 3);
+    const std::string before = read_text_file(path);
+    EXPECT_EQ(run(arguments), 2) << arguments << "\n" << err();
+    EXPECT_THAT(err(), HasSubstr(path.string() + "' holds something else"));
+    EXPECT_EQ(read_text_file(path), before) << arguments;
+  }
+  for (int times = 0; times < 2; ++times)
+    EXPECT_EQ(run("export --run {D}/model --gguf {T}/x.gguf"), 0) << err();
 }
 
 TEST_F(EveryCommand, AFullDiskUnderAnOutputIsExitCode6AndNoDeviceIsReplaced) {

@@ -67,6 +67,24 @@ TEST_F(OutputPath, UnwritablePathsAreReportedBeforeAndNothingIsLeft) {
   EXPECT_EQ(read_text_file(folder_ / "file"), "text");
 }
 
+TEST_F(OutputPath, AFileOfAnotherKindIsNotReplaced) {
+  const fs::path file = folder_ / "file";
+  check_writable(file, "GGUF");
+  for (const char* replaced : {"", "GGUF", "GGUF of before"}) {
+    write_text_file(file, replaced);
+    check_writable(file, "GGUF");
+  }
+  check_writable("/dev/null", "GGUF");
+  fs::create_symlink(file, folder_ / "link");
+  for (const char* kept : {"{}", "GGU", "weights"}) {
+    write_text_file(file, kept);
+    for (const fs::path& path : {file, folder_ / "link"})
+      EXPECT_THAT(
+          message_of<ConfigError>([&] { check_writable(path, "GGUF"); }),
+          HasSubstr("'" + file.string() + "' holds something else"));
+  }
+}
+
 TEST_F(OutputPath, AFolderThatCannotBeMadeIsReportedBefore) {
   check_can_make(folder_ / "a" / "b");
   check_can_make(folder_ / "a" / "");
