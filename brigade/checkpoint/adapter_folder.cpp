@@ -13,6 +13,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/checkpoint/hugging_face_export.h"
+#include "brigade/checkpoint/torch_dtype.h"
 #include "brigade/files/file.h"
 #include "brigade/files/replace_directory.h"
 #include "brigade/json/node.h"
@@ -86,6 +87,23 @@ double number_at(const JsonNode& root, const char* key) {
   if (!node.value().is_number())
     node.fail("expected a number");
   return node.value().get<double>();
+}
+
+// The linears that have adapters, where a list of names alone says it.
+std::vector<std::string> target_modules(const JsonNode& root) {
+  for (const char* key :
+       {"layers_to_transform", "layers_pattern", "exclude_modules"}) {
+    const auto node = root.find(key);
+    if (node && !asks_for_nothing(node->value()))
+      return {};
+  }
+  std::vector<std::string> names;
+  const auto list = root.find("target_modules");
+  if (list && list->value().is_array()) {
+    for (const JsonNode& name : list->elements())
+      names.push_back(name.string());
+  }
+  return names;
 }
 
 // The parameters of experts and routers, whose adapters PEFT names by
@@ -242,7 +260,10 @@ AdapterFolder::AdapterFolder(const fs::path& folder, const DecoderConfig& model)
   parts_ = locate_adapter(
       file_,
       model,
-      {options_.rank, options_.use_dora, target_parameters(root)},
+      {options_.rank,
+       options_.use_dora,
+       target_parameters(root),
+       target_modules(root)},
       fmt::format(
           "[adapter] '{}' is not one of this model{}", folder.string(), base));
   const std::map<std::string, double> alphas = pattern(root, "alpha_pattern");
@@ -310,6 +331,7 @@ void AdapterFolder::check_magnitudes(
 torch::Tensor AdapterFolder::read_whole(const std::string& name) const {
   const StoredAdapterPart& part = parts_.at(name);
   torch::Tensor values = read_part(part);
+  check_finite(values, part.tensor->name, file_.path());
   if (part.rank == 0)
     return values;
   const bool is_b = name.ends_with(kLoraB);

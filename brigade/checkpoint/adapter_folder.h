@@ -37,7 +37,8 @@ std::vector<ParameterRow> adapter_rows(
 class AdapterFolder {
  public:
   // Reads an adapter of `model`. Throws DataError naming the file, the key, or
-  // every tensor that is of no linear of the model or has not its shape.
+  // every tensor that is of no linear of the model, has not its shape, or is
+  // missing.
   AdapterFolder(
       const std::filesystem::path& folder,
       const DecoderConfig& model);
@@ -49,6 +50,7 @@ class AdapterFolder {
   const std::string& base_model() const { return base_model_; }
 
   // The whole tensor of a row's name, float32; with zeros behind a lower rank.
+  // Throws DataError for values that are not finite.
   torch::Tensor read_whole(const std::string& name) const;
   // What this rank has of it.
   void read(const Param& param) const;

@@ -40,6 +40,8 @@ class AdapterLocator {
     for (const ParameterRow& row : list_parameters(description)) {
       if (!row.stack.empty())
         stacked_[row.name] = row;
+      if (!row.stack.empty() || row.role == ParameterRole::kRouter)
+        no_linears_.insert(row.name);
     }
     description.adapter = {
         .rank = options.rank,
@@ -55,8 +57,8 @@ class AdapterLocator {
     }
     for (const ParameterRow& row : rows_) {
       const std::string module = adapted_module(row.name);
-      if (!module.empty() && fits_.contains(module) &&
-          !parts_.contains(row.name))
+      if (!module.empty() && !parts_.contains(row.name) &&
+          (fits_.contains(module) || is_required(module)))
         wrong_.push_back(row.name + " is missing");
     }
     for (const auto& [name, tensor] : unused_)
@@ -70,10 +72,20 @@ class AdapterLocator {
   int64_t experts_;
   Tensors tensors_, unused_;
   std::map<std::string, ParameterRow> stacked_;  // experts' weights
+  std::set<std::string> no_linears_;             // weights
   std::vector<ParameterRow> rows_;
   std::map<std::string, StoredAdapterPart> parts_;
   std::set<std::string> fits_;  // linears that the model and the file have
   std::vector<std::string> wrong_;
+
+  bool is_required(const std::string& module) const {
+    const auto& targets = options_.target_modules;
+    return !no_linears_.contains(module + ".weight") &&
+           std::any_of(
+               targets.begin(), targets.end(), [&](const std::string& target) {
+                 return ends_with_name(module, target);
+               });
+  }
 
   const SafetensorsTensor* find(const std::string& name) {
     // PEFT writes what transformers 5 has in memory.
@@ -222,6 +234,10 @@ std::map<std::string, StoredAdapterPart> locate_adapter(
     const DecoderConfig& model,
     const AdapterNameOptions& options,
     const std::string& place) {
+  if (file.tensors().empty())
+    throw DataError(fmt::format(
+        "[adapter] '{}' has no tensors; the adapter was not saved whole",
+        file.path().string()));
   AdapterLocator locator(file, model, options);
   auto parts = locator.locate();
   if (!locator.wrong().empty())

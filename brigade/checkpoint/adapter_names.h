@@ -45,11 +45,14 @@ struct AdapterNameOptions {
   int64_t rank = 0;  // of those under names of their own
   bool use_dora = false;
   std::vector<std::string> target_parameters;
+  // Of linears that all must have a part, but for routers and experts, which
+  // are no linears to transformers 5; empty: no list decides it alone.
+  std::vector<std::string> target_modules;
 };
 
 // The parts by the name of a row of `model` with adapters. Throws one DataError
-// with every tensor that is wrong: of a linear that the model lacks, without
-// its counterpart, of another shape. `place` begins its message.
+// with every tensor that is wrong or missing: of a linear that the model lacks,
+// without its counterpart, of another shape. `place` begins its message.
 std::map<std::string, StoredAdapterPart> locate_adapter(
     const SafetensorsFile& file,
     const DecoderConfig& model,

@@ -49,4 +49,19 @@ torch::Tensor as_codes(const SafetensorsTensor& stored) {
       stored.dtype == SafetensorsDtype::kI8 ? torch::kChar : torch::kByte);
 }
 
+void check_finite(
+    const torch::Tensor& values,
+    std::string_view tensor,
+    const std::filesystem::path& file) {
+  const torch::Tensor is_finite = values.isfinite();
+  if (is_finite.all().item<bool>())
+    return;
+  throw DataError(fmt::format(
+      "[checkpoint] tensor '{}' in '{}' has {} values that are not finite; the "
+      "file is damaged, or of a training that diverged",
+      tensor,
+      file.string(),
+      is_finite.logical_not().sum().item<int64_t>()));
+}
+
 }  // namespace brigade

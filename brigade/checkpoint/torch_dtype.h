@@ -3,6 +3,7 @@
 
 #include <torch/types.h>
 
+#include <filesystem>
 #include <string_view>
 
 #include "brigade/safetensors/dtype.h"
@@ -20,5 +21,13 @@ torch::Tensor as_tensor(const SafetensorsTensor& stored);
 
 // Codes of blocks, as they are stored: int8 or uint8.
 torch::Tensor as_codes(const SafetensorsTensor& stored);
+
+// Throws DataError that names the stored `tensor` and its file where not all of
+// the values read from it are finite: training would only find out at its first
+// loss.
+void check_finite(
+    const torch::Tensor& values,
+    std::string_view tensor,
+    const std::filesystem::path& file);
 
 }  // namespace brigade

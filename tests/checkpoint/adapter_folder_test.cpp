@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -189,6 +190,51 @@ TEST_F(AdapterFolderTest, ATensorThatIsNoAdaptersIsNamed) {
   EXPECT_THAT(
       [&] { const AdapterFolder read(folder, small_model()); },
       ThrowsMessage<DataError>(HasSubstr("lm_head.weight' is not the lora_A")));
+}
+
+TEST_F(AdapterFolderTest, PartsThatItsTargetsNeedAreMissed) {
+  const std::string file = "adapter_model.safetensors";
+  std::map<std::string, torch::Tensor> first;
+  for (const auto& [name, tensor] : tensors_) {
+    if (name.starts_with("model.layers.0.self_attn.q_proj"))
+      first["base_model.model." + name] = tensor;
+  }
+  const fs::path folder = write();
+  write_tensors(folder / file, first);
+  EXPECT_THAT(
+      [&] { const AdapterFolder read(folder, small_model()); },
+      ThrowsMessage<DataError>(AllOf(
+          HasSubstr("layers.0.mlp.down_proj.lora_A.weight is missing"),
+          HasSubstr("layers.1.self_attn.q_proj.lora_B.weight is missing"))));
+  // Not where more than a list of names decides.
+  const std::string config = read_text_file(folder / "adapter_config.json");
+  for (const auto& [key, value] :
+       {std::pair<const char*, json>{"target_modules", ".*0.*q_proj"},
+        {"layers_to_transform", 0},
+        {"exclude_modules", {"down_proj"}}}) {
+    json other = json::parse(config);
+    other[key] = value;
+    write_text_file(folder / "adapter_config.json", other.dump());
+    EXPECT_EQ(
+        AdapterFolder(folder, small_model()).options().targets.size(), 1U);
+    write_tensors(folder / file, {});
+    EXPECT_THAT(
+        [&] { const AdapterFolder read(folder, small_model()); },
+        ThrowsMessage<DataError>(HasSubstr("has no tensors")));
+    write_tensors(folder / file, first);
+  }
+}
+
+TEST_F(AdapterFolderTest, AValueThatIsNotFiniteIsRefusedWithItsTensor) {
+  const std::string name = "model.layers.1.mlp.down_proj.lora_A.weight";
+  tensors_[name][1][2] = std::numeric_limits<float>::quiet_NaN();
+  const fs::path folder = write();
+  const AdapterFolder read(folder, small_model());
+  EXPECT_THAT(
+      [&] { read.read_whole(name); },
+      ThrowsMessage<DataError>(AllOf(
+          HasSubstr(name + "' in '" + folder.string()),
+          HasSubstr("1 values that are not finite"))));
 }
 
 TEST_F(AdapterFolderTest, AFolderWithoutItsFilesIsNone) {
