@@ -111,29 +111,32 @@ bool has_generation_block(const jinja::Statements& statements) {
       });
 }
 
-// What the field calls a message's thoughts: templates of either name find
-// them, as in transformers.
-Json with_thoughts(const Json& message) {
+// What a template sees of a message, as in transformers: no members that are
+// null, and its thoughts by either name, whatever it calls them itself.
+Json shown_members(const Json& message) {
+  Json members = Json::object();
+  for (const auto& [key, value] : message.items()) {
+    if (!value.is_null())
+      members[key] = value;
+  }
   static constexpr std::array<const char*, 3> kNames = {
-      "reasoning_content", "reasoning", "thinking"};
+      "reasoning_content", "thinking", "reasoning"};
   for (const char* name : kNames) {
-    const auto found = message.find(name);
-    if (found == message.end() || found->is_null())
+    if (!members.contains(name))
       continue;
-    Json result = message;
-    if (!result.contains("thinking"))
-      result["thinking"] = *found;
-    result["reasoning_content"] = *found;
+    Json result = {{"thinking", members[name]}};
+    result.update(members);
+    result["reasoning_content"] = members[name];
     return result;
   }
-  return message;
+  return members;
 }
 
 // Everything but the role is the message's own.
 jinja::Value message_value(const Json& message, size_t number) {
   auto dict = std::make_shared<jinja::Dict>();
-  const Json whole = with_thoughts(message);
-  for (const auto& [key, value] : whole.items()) {
+  const Json members = shown_members(message);
+  for (const auto& [key, value] : members.items()) {
     const bool is_own = key != "role";
     dict->entries.emplace_back(
         key,

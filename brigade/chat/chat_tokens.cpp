@@ -144,8 +144,9 @@ std::vector<ChatEncoder::Range> ChatEncoder::ranges_of(
     if (learned.count(mark.origin) == 0)
       continue;
     const bool calls_tools =
-        conversation.messages[static_cast<size_t>(mark.origin)].contains(
-            "tool_calls");
+        !conversation.messages[static_cast<size_t>(mark.origin)]
+             .value("tool_calls", Messages())
+             .empty();
     if (calls_tools)
       throw DataError(fmt::format(
           "/messages/{} calls tools, and the template '{}' does not say with "

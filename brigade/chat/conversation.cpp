@@ -113,7 +113,7 @@ Json read_messages(const Json& list, const char* key) {
           key,
           i));
     if (message.value("content", Json()).is_null() &&
-        !message.contains("tool_calls"))
+        message.value("tool_calls", Json()).empty())
       throw DataError(fmt::format("/{}/{} has no content", key, i));
     messages.push_back(std::move(message));
   }

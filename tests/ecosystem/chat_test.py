@@ -145,6 +145,17 @@ class Chats(TestInFolder):
                     self.assertEqual(error, "")
                     self.assertEqual(documents[0][0], ids)
 
+    def test_null_members_are_not_there(self):
+        chat = [{"role": "user", "content": "Hello", "name": None},
+                {"role": "assistant", "content": None, "tool_calls": [
+                    {"type": "function", "function": {
+                        "name": "f", "arguments": {"a": None}}}]},
+                {"role": "tool", "content": "5", "tool_calls": None}]
+        template = "{% for m in messages %}{{ m }}{{ m.content }}{% endfor %}"
+        documents, error = self.prepare(template, [chat], "all")
+        self.assertEqual(error, "")
+        self.assertEqual(documents[0][0], self.expected(template, chat)[0])
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -89,6 +89,11 @@ FAMILIES = {
     {%- endif %}
 {%- endfor %}
 """,
+    "members": """\
+{%- for m in messages %}{{ m | tojson }}{{ m.content }}{{ 'content' in m }}{{ m.name }}
+{% if 'tool_calls' in m %}{% generation %}{{ m.tool_calls }}{% endgeneration %}{% endif %}
+{%- endfor %}
+""",
     "turns": """\
 {{ bos_token }}
 {%- if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}
@@ -203,6 +208,11 @@ def conversations(random_numbers):
     chats[3].append({"role": "assistant", "content": [{"type": "text", "text": " parts "}, {"type": "image"}]})
     chats[4][-1]["tool_calls"] = [{"type": "function", "function": {"name": "f", "arguments": {"n": 1, "s": "ü\n"}}}]
     chats[4].append({"role": "tool", "content": {"ok": True}})
+    chats.append([
+        {"role": "user", "content": "Q", "name": None},
+        {"role": "assistant", "content": None, "tool_calls": chats[4][-2]["tool_calls"], "reasoning_content": None, "thinking": "t", "reasoning": "r"},
+        {"role": "tool", "content": {"ok": None}, "tool_calls": None},
+        {"role": "assistant", "content": "A", "reasoning": "r", "tool_calls": None}])
     return chats
 
 
@@ -210,8 +220,10 @@ def entry(template, chat, tools=None, add_generation_prompt=False, **variables):
     result = {"template": template, "messages": chat, "tools": tools, "add_generation_prompt": add_generation_prompt, "variables": variables}
     has_generation = "generation %}" in template
     try:
+        # As apply_chat_template() calls it.
+        given = [{key: value for key, value in message.items() if value is not None} for message in chat]
         texts, ranges = utils.render_jinja_template(
-            [chat], tools=tools, chat_template=template, add_generation_prompt=add_generation_prompt,
+            [given], tools=tools, chat_template=template, add_generation_prompt=add_generation_prompt,
             return_assistant_tokens_mask=has_generation, **TOKENS, **variables)
         result["text"] = texts[0]
         if has_generation:
