@@ -135,15 +135,14 @@ Json shown_members(const Json& message) {
 // Everything but the role is the message's own.
 jinja::Value message_value(const Json& message, size_t number) {
   auto dict = std::make_shared<jinja::Dict>();
+  dict->message = static_cast<int32_t>(number);
   const Json members = shown_members(message);
   for (const auto& [key, value] : members.items()) {
     const bool is_own = key != "role";
     dict->entries.emplace_back(
         key,
         jinja::from_json(
-            value,
-            is_own ? std::optional(static_cast<int32_t>(number))
-                   : std::nullopt));
+            value, is_own ? std::optional(dict->message) : std::nullopt));
   }
   return dict;
 }

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -17,26 +16,54 @@ namespace {
 using jinja::Mark;
 using Messages = nlohmann::ordered_json;
 
-// Numbers of the messages that are learned.
-std::set<int32_t> learned_messages(
-    const Conversation& conversation,
-    LossOn loss) {
-  std::set<int32_t> learned;
-  const Messages& messages = conversation.messages;
-  for (size_t i = 0; i < messages.size(); ++i) {
-    const bool is_learned =
-        messages[i]["role"] == "assistant" &&
-        messages[i].value("weight", Messages(1)) != Messages(0) &&
-        (loss != LossOn::kCompletion || i >= conversation.prompt_messages);
-    if (is_learned)
-      learned.insert(static_cast<int32_t>(i));
+bool has_weight(const Messages& message) {
+  const Messages weight = message.value("weight", Messages());
+  return weight != Messages(0) && weight != Messages(false);
+}
+
+// Whether it is a block of one of `messages`: that of which it shows something,
+// else that which the template is at. Of a block of which neither is known:
+// `otherwise`.
+bool is_of(
+    const Mark& block,
+    const std::vector<Mark>& marks,
+    const std::set<int32_t>& messages,
+    bool otherwise) {
+  bool shows_any = false;
+  for (const Mark& mark : marks) {
+    if (mark.kind != Mark::Kind::kContent || mark.begin >= block.end ||
+        mark.end <= block.begin)
+      continue;
+    if (messages.count(mark.message) > 0)
+      return true;
+    shows_any = true;
   }
-  if (loss == LossOn::kLast && learned.size() > 1)
-    learned.erase(learned.begin(), std::prev(learned.end()));
-  return learned;
+  if (shows_any)
+    return false;
+  return block.message == Mark::kNoMessage ? otherwise
+                                           : messages.count(block.message) > 0;
 }
 
 }  // namespace
+
+ChatEncoder::Turns ChatEncoder::turns_of(
+    const Conversation& conversation) const {
+  const LossOn loss = loss_of(conversation);
+  Turns turns;
+  const Messages& messages = conversation.messages;
+  for (size_t i = 0; i < messages.size(); ++i) {
+    if (messages[i]["role"] != "assistant")
+      continue;
+    if (loss == LossOn::kLast)
+      turns.left_out.merge(turns.learned);
+    const bool is_learned =
+        has_weight(messages[i]) &&
+        (loss != LossOn::kCompletion || i >= conversation.prompt_messages);
+    (is_learned ? turns.learned : turns.left_out)
+        .insert(static_cast<int32_t>(i));
+  }
+  return turns;
+}
 
 LossOn ChatEncoder::loss_of(const Conversation& conversation) const {
   const bool has_prompt =
@@ -122,44 +149,45 @@ ChatTokens ChatEncoder::encode_text(const Conversation& conversation) const {
 std::vector<ChatEncoder::Range> ChatEncoder::ranges_of(
     const Conversation& conversation,
     const RenderedChat& chat) const {
-  const std::set<int32_t> learned =
-      learned_messages(conversation, loss_of(conversation));
+  const bool learns_all = loss_of(conversation) == LossOn::kAll;
+  const Turns turns = turns_of(conversation);
+  const std::set<int32_t>& chosen = learns_all ? turns.left_out : turns.learned;
   std::vector<Range> ranges;
+  if (chosen.empty())
+    return ranges;
   if (template_->has_generation()) {
     for (const Mark& block : chat.marks) {
-      if (block.origin != Mark::kGeneration)
+      if (block.kind != Mark::Kind::kGeneration ||
+          !is_of(block, chat.marks, chosen, turns.left_out.empty()))
         continue;
-      const bool counts = std::any_of(
-          chat.marks.begin(), chat.marks.end(), [&](const Mark& mark) {
-            return learned.count(mark.origin) > 0 && mark.begin < block.end &&
-                   mark.end > block.begin;
-          });
-      if (counts)
+      if (!ranges.empty() && ranges.back().end == block.begin)
+        ranges.back().end = block.end;
+      else
         ranges.push_back({block.begin, block.end, true});
     }
     return ranges;
   }
-  std::map<int32_t, Range> turns;
+  std::map<int32_t, Range> of_message;
   for (const Mark& mark : chat.marks) {
-    if (learned.count(mark.origin) == 0)
+    if (chosen.count(mark.message) == 0)
       continue;
     const bool calls_tools =
-        !conversation.messages[static_cast<size_t>(mark.origin)]
+        !conversation.messages[static_cast<size_t>(mark.message)]
              .value("tool_calls", Messages())
              .empty();
-    if (calls_tools)
+    if (calls_tools && !learns_all)
       throw DataError(fmt::format(
           "/messages/{} calls tools, and the template '{}' does not say with "
           "{{% generation %}} what of that a model writes: give one that does "
           "with --template FILE, or learn from all tokens with --loss all",
-          mark.origin,
+          mark.message,
           template_->name()));
-    const auto [place, is_new] =
-        turns.try_emplace(mark.origin, Range{mark.begin, mark.end, false});
+    const auto [place, is_new] = of_message.try_emplace(
+        mark.message, Range{mark.begin, mark.end, false});
     place->second.begin = std::min(place->second.begin, mark.begin);
     place->second.end = std::max(place->second.end, mark.end);
   }
-  for (const auto& [message, range] : turns)
+  for (const auto& [message, range] : of_message)
     ranges.push_back(range);
   return ranges;
 }
@@ -178,6 +206,7 @@ bool ChatEncoder::is_blank(int32_t id) const {
 void ChatEncoder::mark(
     const Encoded& whole,
     const Range& range,
+    uint8_t value,
     ChatTokens& result) const {
   const size_t begin = front_of(whole, range.begin).common;
   const Front to_end = front_of(whole, range.end);
@@ -197,13 +226,13 @@ void ChatEncoder::mark(
       ++last;
   }
   if (last >= result.ids.size() || !is_special(result.ids[last]))
-    ++result.endless_turns;
+    result.endless_turns += value;
   else if (!range.is_exact)
     end = last + 1;
   std::fill(
       result.counts.begin() + static_cast<std::ptrdiff_t>(begin),
       result.counts.begin() + static_cast<std::ptrdiff_t>(end),
-      uint8_t{1});
+      value);
 }
 
 std::optional<int32_t> ChatEncoder::end_of_turn(
@@ -235,12 +264,10 @@ ChatTokens ChatEncoder::encode_chat(const Conversation& conversation) const {
   const Encoded whole = encoded(chat.text);
   ChatTokens result;
   result.ids = whole.ids;
-  const bool counts_all = loss_of(conversation) == LossOn::kAll;
-  result.counts.assign(result.ids.size(), counts_all ? 1 : 0);
-  if (!counts_all) {
-    for (const Range& range : ranges_of(conversation, chat))
-      mark(whole, range, result);
-  }
+  const bool learns_all = loss_of(conversation) == LossOn::kAll;
+  result.counts.assign(result.ids.size(), learns_all ? 1 : 0);
+  for (const Range& range : ranges_of(conversation, chat))
+    mark(whole, range, learns_all ? 0 : 1, result);
   if (!result.counts.empty())
     result.counts.front() = 0;
   return result;

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,7 +24,7 @@ enum class LossOn {
   kAssistant,   // every turn of the assistant
   kLast,        // the last one
   kCompletion,  // what follows the prompt, of kPromptCompletion
-  kAll,         // every token but the first
+  kAll,         // every token but the first and those of weight 0
 };
 
 template <>
@@ -92,9 +93,16 @@ class ChatEncoder {
     size_t common = 0;  // with the whole text: the first that ends behind it
     size_t tokens = 0;
   };
+  // The assistant's messages by their numbers.
+  struct Turns {
+    std::set<int32_t> learned;
+    std::set<int32_t> left_out;  // of kAll those of weight 0
+  };
   ChatTokens encode_text(const Conversation& conversation) const;
   ChatTokens encode_chat(const Conversation& conversation) const;
   LossOn loss_of(const Conversation& conversation) const;
+  Turns turns_of(const Conversation& conversation) const;
+  // What is learned; of kAll what is not.
   std::vector<Range> ranges_of(
       const Conversation& conversation,
       const RenderedChat& chat) const;
@@ -103,7 +111,11 @@ class ChatEncoder {
   Front front_of(const Encoded& whole, size_t at) const;
   bool is_special(int32_t id) const;
   bool is_blank(int32_t id) const;
-  void mark(const Encoded& whole, const Range& range, ChatTokens& result) const;
+  void mark(
+      const Encoded& whole,
+      const Range& range,
+      uint8_t value,
+      ChatTokens& result) const;
 
   const Tokenizer& tokenizer_;
   const ChatTemplate* template_;

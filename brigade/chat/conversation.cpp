@@ -115,6 +115,15 @@ Json read_messages(const Json& list, const char* key) {
     if (message.value("content", Json()).is_null() &&
         message.value("tool_calls", Json()).empty())
       throw DataError(fmt::format("/{}/{} has no content", key, i));
+    const Json weight = message.value("weight", Json(1));
+    if (!weight.is_null() && !weight.is_boolean() && weight != Json(0) &&
+        weight != Json(1))
+      throw DataError(fmt::format(
+          "/{}/{} has the weight {}, and only 0 (it does not count) and 1 (it "
+          "does) are supported",
+          key,
+          i,
+          weight.dump()));
     messages.push_back(std::move(message));
   }
   return messages;

@@ -11,8 +11,9 @@
 //   preference         {"prompt"?, "chosen", "rejected"}, texts or lists of
 //                      messages; without a prompt, what both begin with
 //
-// The roles human, gpt and their like become user and assistant. An Alpaca
-// input follows the instruction on a line of its own, as in LLaMA-Factory.
+// "weight" of a message is 0 or 1, also false or true. The roles human, gpt and
+// their like become user and assistant. An Alpaca input follows the instruction
+// on a line of its own, as in LLaMA-Factory.
 #pragma once
 
 #include <cstddef>

@@ -207,9 +207,10 @@ class Evaluator {
         scope.variables[statement.text] = macro(statement, scope);
         break;
       case StatementKind::kGeneration: {
+        const Inner inner(*this, &scope);
         Text text;
-        const Flow flow = run(statement.body, scope, text);
-        text.mark(Mark::kGeneration);
+        const Flow flow = run(statement.body, *inner, text);
+        text.mark(message_, Mark::Kind::kGeneration);
         out.append(text);
         return flow;
       }
@@ -275,6 +276,7 @@ class Evaluator {
       }
       items = std::move(chosen);
     }
+    const int32_t outer_message = message_;
     bool is_complete = false;
     for (size_t i = 0; i < items.size(); ++i) {
       count_step();
@@ -282,11 +284,14 @@ class Evaluator {
       if (statement.uses_loop)
         inner->variables["loop"] = loop_of(items, i);
       bind(statement.names, items[i], *inner);
+      if (items[i].is_dict() && items[i].dict().message != Mark::kNoMessage)
+        message_ = items[i].dict().message;
       const Flow flow = run(statement.body, *inner, out);
       if (flow == Flow::kBreak)
         break;
       is_complete = is_complete || flow == Flow::kNormal;
     }
+    message_ = outer_message;
     if (is_complete)
       return Flow::kNormal;
     const Inner inner(*this, &scope);
@@ -497,6 +502,8 @@ class Evaluator {
   const EvaluateOptions& options_;
   Scope globals_;
   std::vector<std::unique_ptr<Scope>> scopes_;
+  // The one that the innermost loop over messages is at.
+  int32_t message_ = Mark::kNoMessage;
   int line_ = 1;
   int calls_ = 0;
   int64_t steps_ = 0;

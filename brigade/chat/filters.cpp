@@ -131,7 +131,7 @@ Value int_filter(const Value& value, const CallArguments& arguments) {
   if (value.is_float() && std::isnan(value.number()))
     return otherwise;
   if (value.is_float() && std::isinf(value.number()))
-    throw Fault(fmt::format("{} is no whole number", value.shown()));
+    throw Fault(fmt::format("{} is no whole number", value.shown().bytes()));
   if (value.is_float())
     return whole_part(value.number());
   if (value.is_number())

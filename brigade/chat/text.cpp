@@ -35,14 +35,17 @@ Text Text::part(size_t begin, size_t end) const {
     const size_t first = std::max(mark.begin, begin);
     const size_t last = std::min(mark.end, end);
     if (first < last)
-      result.marks_.push_back({first - begin, last - begin, mark.origin});
+      result.marks_.push_back(
+          {first - begin, last - begin, mark.message, mark.kind});
   }
   return result;
 }
 
 void Text::add(const Mark& mark) {
-  for (size_t i = marks_.size(); i-- > 0;) {
-    if (marks_[i].origin == mark.origin && marks_[i].end == mark.begin) {
+  const bool joins = mark.kind == Mark::Kind::kContent;
+  for (size_t i = marks_.size(); joins && i-- > 0;) {
+    if (marks_[i].kind == mark.kind && marks_[i].message == mark.message &&
+        marks_[i].end == mark.begin) {
       marks_[i].end = mark.end;
       return;
     }
@@ -56,12 +59,12 @@ void Text::append(const Text& other) {
   const size_t offset = bytes_.size();
   bytes_ += other.bytes_;
   for (const Mark& mark : other.marks_)
-    add({mark.begin + offset, mark.end + offset, mark.origin});
+    add({mark.begin + offset, mark.end + offset, mark.message, mark.kind});
 }
 
-void Text::mark(int32_t origin) {
+void Text::mark(int32_t message, Mark::Kind kind) {
   if (!bytes_.empty())
-    marks_.push_back({0, bytes_.size(), origin});
+    marks_.push_back({0, bytes_.size(), message, kind});
 }
 
 Text Text::with_bytes(std::string bytes) const {
@@ -70,11 +73,11 @@ Text Text::with_bytes(std::string bytes) const {
     result.marks_ = marks_;
     return result;
   }
-  std::set<int32_t> origins;
-  for (const Mark& mark : marks_)
-    origins.insert(mark.origin);
-  for (const int32_t origin : origins)
-    result.mark(origin);
+  std::set<std::pair<int32_t, Mark::Kind>> marked;
+  for (const Mark& mark : marks_) {
+    if (marked.emplace(mark.message, mark.kind).second)
+      result.mark(mark.message, mark.kind);
+  }
   return result;
 }
 

@@ -11,19 +11,25 @@
 
 namespace brigade::jinja {
 
-// Bytes [begin, end) come from `origin`: the number of a message, or
-// kGeneration.
+// What bytes [begin, end) have to do with a message.
 struct Mark {
-  // What a {% generation %} block prints: a model's own words.
-  static constexpr int32_t kGeneration = -1;
+  static constexpr int32_t kNoMessage = -1;
+  enum class Kind {
+    kContent,     // they come from it
+    kGeneration,  // they are a {% generation %} block: a model's own words
+  };
 
   size_t begin = 0;
   size_t end = 0;
-  int32_t origin = 0;
+  // The message's number. Of a block, that of the message which the loop around
+  // it is at, or kNoMessage.
+  int32_t message = 0;
+  Kind kind = Kind::kContent;
   bool operator==(const Mark&) const = default;
 };
 
-// UTF-8 with marks, which may overlap. Ascending by where they end.
+// UTF-8 with marks, which may overlap. Ascending by where they end. Adjacent
+// ones of a message's content are one; blocks stay apart.
 class Text {
  public:
   Text() = default;
@@ -39,7 +45,7 @@ class Text {
   void append(const Text& other);
   void append(std::string_view bytes) { bytes_ += bytes; }
   // Marks all of it.
-  void mark(int32_t origin);
+  void mark(int32_t message, Mark::Kind kind = Mark::Kind::kContent);
   // The same marks over other bytes: all of them where the length differs.
   Text with_bytes(std::string bytes) const;
 

@@ -202,40 +202,40 @@ void append_json(
 Text Value::printed() const {
   if (is_text())
     return text();
-  return Text(is_undefined() ? "" : shown());
+  return is_undefined() ? Text() : shown();
 }
 
-std::string Value::shown() const {
+Text Value::shown() const {
   if (is_undefined())
-    return "Undefined";
+    return Text("Undefined");
   if (is_none())
-    return "None";
+    return Text("None");
   if (is_bool())
-    return is_true() ? "True" : "False";
+    return Text(is_true() ? "True" : "False");
   if (is_integer())
-    return fmt::format("{}", integer());
+    return Text(fmt::format("{}", integer()));
   if (is_large_integer())
-    return digits();
+    return Text(digits());
   if (is_float())
-    return float_text(number());
+    return Text(float_text(number()));
   if (is_text())
-    return shown_text(text().bytes());
-  std::string result;
+    return text().with_bytes(shown_text(text().bytes()));
+  if (is_function())
+    return Text("<function>");
+  Text result(is_list() ? "[" : "{");
+  const auto add = [&](const std::string& key, const Value& value) {
+    result.append((result.size() > 1 ? ", " : "") + key);
+    result.append(value.shown());
+  };
   if (is_list()) {
     for (const Value& item : list())
-      result += (result.empty() ? "" : ", ") + item.shown();
-    return "[" + result + "]";
-  }
-  if (is_dict()) {
+      add("", item);
+  } else {
     for (const auto& [key, value] : dict().entries)
-      result += fmt::format(
-          "{}{}: {}",
-          result.empty() ? "" : ", ",
-          shown_text(key),
-          value.shown());
-    return "{" + result + "}";
+      add(shown_text(key) + ": ", value);
   }
-  return "<function>";
+  result.append(is_list() ? "]" : "}");
+  return result;
 }
 
 const char* Value::type() const {
@@ -304,7 +304,7 @@ Text to_json(const Value& value, const JsonStyle& style) {
 
 Value from_json(
     const nlohmann::ordered_json& json,
-    std::optional<int32_t> origin) {
+    std::optional<int32_t> message) {
   if (json.is_null())
     return None{};
   if (json.is_boolean())
@@ -317,19 +317,19 @@ Value from_json(
     return json.get<double>();
   if (json.is_string()) {
     Text text(json.get<std::string>());
-    if (origin)
-      text.mark(*origin);
+    if (message)
+      text.mark(*message);
     return text;
   }
   if (json.is_array()) {
     List list;
     for (const auto& item : json)
-      list.push_back(from_json(item, origin));
+      list.push_back(from_json(item, message));
     return list;
   }
   auto dict = std::make_shared<Dict>();
   for (const auto& [key, value] : json.items())
-    dict->entries.emplace_back(key, from_json(value, origin));
+    dict->entries.emplace_back(key, from_json(value, message));
   return dict;
 }
 

@@ -27,7 +27,8 @@ class Value;
 // Entries are in the order of insertion, as in Python. Keys are strings.
 struct Dict {
   std::vector<std::pair<std::string, Value>> entries;
-  bool is_namespace = false;  // whose attributes {% set %} changes
+  bool is_namespace = false;           // whose attributes {% set %} changes
+  int32_t message = Mark::kNoMessage;  // the number of the one that it is
 
   const Value* find(std::string_view key) const;
   Value& operator[](const std::string& key);
@@ -99,10 +100,10 @@ class Value {
   int64_t integer() const;  // of a bool: 0 or 1
   double number() const;
 
-  bool is_true() const;       // as `if` takes it
-  Text printed() const;       // str()
-  std::string shown() const;  // repr()
-  const char* type() const;   // Python's name of its type
+  bool is_true() const;      // as `if` takes it
+  Text printed() const;      // str()
+  Text shown() const;        // repr()
+  const char* type() const;  // Python's name of its type
 
   bool operator==(const Value& other) const;
 
@@ -144,10 +145,10 @@ struct JsonStyle {
 // Throws Fault for what JSON cannot hold.
 Text to_json(const Value& value, const JsonStyle& style = {});
 
-// `origin`: all strings of it are marked with it.
+// `message`: all strings of it are marked with it.
 Value from_json(
     const nlohmann::ordered_json& json,
-    std::optional<int32_t> origin = std::nullopt);
+    std::optional<int32_t> message = std::nullopt);
 
 // As Python prints a float: "0.1", "1.0", "1e+16".
 std::string float_text(double value);

@@ -53,7 +53,7 @@ TEST(ChatTemplate, RendersAsTransformersDoes) {
     EXPECT_EQ(chat.text, entry["text"].get<std::string>());
     Json generation = Json::array();
     for (const jinja::Mark& mark : chat.marks) {
-      if (mark.origin == jinja::Mark::kGeneration)
+      if (mark.kind == jinja::Mark::Kind::kGeneration)
         generation.push_back({mark.begin, mark.end});
     }
     EXPECT_EQ(generation, entry.value("generation", Json::array()));

@@ -145,6 +145,23 @@ class Chats(TestInFolder):
                     self.assertEqual(error, "")
                     self.assertEqual(documents[0][0], ids)
 
+    @unittest.skipUnless(importlib.util.find_spec("trl"), "trl is not installed")
+    def test_masks_of_trl(self):
+        package = pathlib.Path(importlib.util.find_spec("trl").origin).parent
+        user = {"role": "user", "content": "Hello"}
+        chat = [user, {"role": "assistant", "content": ""}, user,
+                {"role": "assistant", "content": " world\n"}]
+        for path in sorted((package / "chat_templates").glob("*_training.jinja")):
+            template = path.read_text()
+            with self.subTest(path.name):
+                try:
+                    expected = self.expected(template, chat, True)
+                except Exception:  # refused, whatever the reason
+                    continue
+                documents, error = self.prepare(template, [chat])
+                self.assertEqual(error, "")
+                self.assertEqual(documents[0], expected)
+
     def test_null_members_are_not_there(self):
         chat = [{"role": "user", "content": "Hello", "name": None},
                 {"role": "assistant", "content": None, "tool_calls": [

@@ -186,6 +186,8 @@ STATEMENTS = [
     "{% for i in [1,2] %}{% break %}{% else %}E{% endfor %}", "{% for i in [1,2] %}{% if i==2 %}{% break %}{% endif %}x{% else %}E{% endfor %}", "{% for i in [1,2] %}{% continue %}x{% else %}E{{ i }}{% endfor %}",
     "{% for i in [1] if i>1 %}x{% else %}E{% endfor %}", "{% for i in [1,2] %}{% if i==1 %}{% continue %}{% endif %}{% break %}{% else %}E{{ loop }}{% endfor %}",
     "{% for i in [1,2] %}{% for j in [] %}{% else %}{% break %}{% endfor %}x{% else %}E{% endfor %}",
+    "{% set q = 0 %}{% generation %}{% set q = 1 %}{{ q }}{% endgeneration %}[{{ q }}]",
+    "{% for m in messages %}{% generation %}{{ loop.index }}{% endgeneration %}{% endfor %}",
     "{{ undefined_name.attribute }}", "{{ 'a' + 1 }}", "{% for i in 5 %}{% endfor %}", "{{ raise_exception('stop') }}",
 ]
 TOOLS = [{"type": "function", "function": {"name": "f", "description": "Does <b> & \"c\"", "parameters": {"type": "object", "properties": {"n": {"type": "integer"}}}}}]

@@ -1,0 +1,173 @@
+// Which tokens of a conversation count.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "brigade/base/error.h"
+#include "brigade/chat/chat_tokens.h"
+#include "brigade/chat/conversation.h"
+#include "brigade/tokenizer/tokenizer.h"
+#include "tests/support/message_of.h"
+
+namespace brigade {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kBlocks =
+    "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}"
+    "{{ m.content }};{% endgeneration %}{% else %}{{ m.content }}{% endif %}"
+    "{% endfor %}";
+constexpr const char* kNoBlocks =
+    "{% for m in messages %}{{ m.content }};{% endfor %}";
+
+// The text of the tokens, with what counts between [ and ].
+std::string counting(
+    const Tokenizer& tokenizer,
+    const ChatTemplate& chat,
+    const Json& record,
+    std::optional<LossOn> loss = std::nullopt) {
+  ChatTokensOptions options;
+  options.loss = loss;
+  const ChatTokens tokens = ChatEncoder(tokenizer, &chat, std::move(options))
+                                .encode(read_conversation(record));
+  std::string text;
+  uint8_t last = 0;
+  for (size_t i = 0; i < tokens.ids.size(); ++i) {
+    if (tokens.counts[i] != last)
+      text += last == 0 ? "[" : "]";
+    last = tokens.counts[i];
+    text += tokenizer.decode(std::span(tokens.ids).subspan(i, 1));
+  }
+  return text + (last == 0 ? "" : "]");
+}
+
+// Of a tokenizer whose tokens are bytes.
+std::string bytes_counting(
+    const char* source,
+    const Json& record,
+    std::optional<LossOn> loss = std::nullopt) {
+  const ChatTemplate chat(source, "t.jinja", Json::object());
+  return counting(*load_tokenizer("bytes"), chat, record, loss);
+}
+
+Json user(const Json& content) {
+  return {{"role", "user"}, {"content", content}};
+}
+
+Json assistant(const Json& content, const Json& weight = nullptr) {
+  return {{"role", "assistant"}, {"content", content}, {"weight", weight}};
+}
+
+Json messages(const Json& list) {
+  return {{"messages", list}};
+}
+
+TEST(ChatMask, AdjacentBlocksAreThoseOfTheirMessages) {
+  const Json chat = {user("q"), assistant("one", 0), assistant("two")};
+  EXPECT_EQ(bytes_counting(kBlocks, messages(chat)), "qone;[two;]");
+  const Json all = {user("q"), assistant("one"), assistant("two")};
+  EXPECT_EQ(bytes_counting(kBlocks, messages(all)), "q[one;two;]");
+  EXPECT_EQ(
+      bytes_counting(kBlocks, messages(all), LossOn::kLast), "qone;[two;]");
+  EXPECT_EQ(
+      bytes_counting(
+          kBlocks,
+          {{"prompt", {user("q"), assistant("one")}},
+           {"completion", Json::array({assistant("two")})}}),
+      "qone;[two;]");
+}
+
+TEST(ChatMask, ABlockCountsThoughItShowsNothingOfItsMessage) {
+  EXPECT_EQ(
+      bytes_counting(kBlocks, messages({user("q"), assistant("")})), "q[;]");
+  EXPECT_EQ(
+      bytes_counting(kBlocks, messages({user("q"), assistant("", 0)})), "q;");
+  const std::string source = kBlocks;
+  const std::string nested =
+      "{% macro show(messages) %}" + source +
+      "{% endmacro %}{% for m in messages[:1] %}{{ show(messages) }}"
+      "{% endfor %}";
+  EXPECT_EQ(
+      bytes_counting(
+          nested.c_str(),
+          messages({user("q"), assistant("", 0), user("r"), assistant("")})),
+      "q;r[;]");
+  // Outside a loop over messages it counts where all of the assistant do.
+  const char* indexed =
+      "{% for i in range(messages|length) %}{% generation %};"
+      "{% endgeneration %}{% endfor %}";
+  EXPECT_EQ(
+      bytes_counting(indexed, messages({user("q"), assistant("")})), ";[;]");
+  EXPECT_EQ(
+      bytes_counting(indexed, messages({assistant("", 0), assistant("")})),
+      ";;");
+}
+
+TEST(ChatMask, PrintedListsAreOfTheirMessage) {
+  const Json parts = Json::array({{{"type", "text"}, {"text", "a"}}});
+  const std::string printed = "[{'type': 'text', 'text': 'a'}]";
+  EXPECT_EQ(
+      bytes_counting(kBlocks, messages({user("q"), assistant(parts)})),
+      "q[" + printed + ";]");
+  EXPECT_EQ(
+      bytes_counting(kNoBlocks, messages({user("q"), assistant(parts)})),
+      "q;[{'type': ['text', 'text': 'a']}];");
+}
+
+TEST(ChatMask, AMessageOfWeightZeroNeverCounts) {
+  const Json chat = {user("q"), assistant("one", 0), user("r")};
+  Json last = chat;
+  last.push_back(assistant("two"));
+  EXPECT_EQ(
+      bytes_counting(kNoBlocks, messages(last), LossOn::kAll),
+      "q[;]one[;r;two;]");
+  EXPECT_EQ(
+      bytes_counting(kBlocks, messages(last), LossOn::kAll), "qone;[rtwo;]");
+  EXPECT_EQ(
+      bytes_counting(
+          kNoBlocks,
+          messages({user("q"), assistant("one"), assistant("two", 0)}),
+          LossOn::kLast),
+      "q;one;two;");
+  EXPECT_EQ(
+      bytes_counting(
+          kNoBlocks,
+          messages(
+              {user("q"), assistant("one", false), assistant("two", 1.0)})),
+      "q;one;[two];");
+}
+
+TEST(ChatMask, OtherWeightsAreNamed) {
+  for (const Json& weight : {Json(0.5), Json("0"), Json(2), Json(-1)}) {
+    EXPECT_THAT(
+        message_of<DataError>([&] {
+          read_conversation(messages({user("q"), assistant("one", weight)}));
+        }),
+        AllOf(
+            HasSubstr("/messages/1 has the weight " + weight.dump()),
+            HasSubstr("0 (it does not count)")));
+  }
+}
+
+TEST(ChatMask, AMemberThatIsNullCallsNoTools) {
+  Json message = assistant("a");
+  message["tool_calls"] = nullptr;
+  EXPECT_EQ(
+      bytes_counting(kNoBlocks, messages({user("q"), message})), "q;[a];");
+  message["content"] = nullptr;
+  EXPECT_THAT(
+      message_of<DataError>([&] {
+        read_conversation(messages({user("q"), message}));
+      }),
+      HasSubstr("/messages/1 has no content"));
+}
+
+}  // namespace
+}  // namespace brigade
