@@ -105,11 +105,17 @@ ChatEncoder::Front ChatEncoder::front_of(const Encoded& whole, size_t at)
       whole.places.begin(), whole.places.end(), [&](const auto& each) {
         return each.begin < at;
       });
+  const size_t end =
+      place == whole.places.end() ? whole.ids.size() : place->token;
+  if (place != whole.places.end() && place->begin == at)
+    return {end, end};
   // One that lies across `at` is not a token of the front.
   while (place != whole.places.begin() && std::prev(place)->end > at)
     --place;
   const AddedTokenPlace from =
       place == whole.places.begin() ? AddedTokenPlace{} : *std::prev(place);
+  if (const auto front = shown_front(whole, from, end, at))
+    return *front;
   const std::vector<int32_t> last = tokenizer_.encode(
       std::string_view(whole.text).substr(from.begin, at - from.begin));
   const auto first =
@@ -117,9 +123,42 @@ ChatEncoder::Front ChatEncoder::front_of(const Encoded& whole, size_t at)
   // Where a token lies across the place, it is the first that differs.
   const auto differs =
       std::mismatch(last.begin(), last.end(), first, whole.ids.end());
-  return {
-      static_cast<size_t>(differs.second - whole.ids.begin()),
-      from.token + last.size()};
+  const auto common = static_cast<size_t>(differs.second - whole.ids.begin());
+  return {common, common + (differs.first == last.end() ? 0 : 1)};
+}
+
+std::optional<ChatEncoder::Front> ChatEncoder::shown_front(
+    const Encoded& whole,
+    const AddedTokenPlace& from,
+    size_t end,
+    size_t at) const {
+  size_t token = from.end > 0 ? from.token + 1 : 0;
+  size_t byte = from.end;
+  size_t step = 64;
+  while (byte < at) {
+    const std::string_view rest = std::string_view(whole.text).substr(byte);
+    size_t next = std::min(token + step, end);
+    // A last character may need the tokens of 3 more bytes.
+    const size_t most = std::min(next + 3, end);
+    std::string shown;
+    for (;; ++next) {
+      shown =
+          tokenizer_.decode(std::span(whole.ids).subspan(token, next - token));
+      if (!shown.empty() && rest.starts_with(shown))
+        break;
+      if (next == most)
+        return std::nullopt;
+    }
+    if (byte + shown.size() > at && step == 1)
+      return Front{token, next};
+    if (byte + shown.size() > at) {
+      step /= 8;
+      continue;
+    }
+    token = next;
+    byte += shown.size();
+  }
+  return Front{token, token};
 }
 
 ChatTokens ChatEncoder::encode_text(const Conversation& conversation) const {
@@ -127,7 +166,7 @@ ChatTokens ChatEncoder::encode_text(const Conversation& conversation) const {
   ChatTokens result;
   Encoded whole = encoded(conversation.text);
   const size_t prompt = loss == LossOn::kCompletion
-                            ? front_of(whole, conversation.prompt_bytes).common
+                            ? front_of(whole, conversation.prompt_bytes).ended
                             : 0;
   result.ids = std::move(whole.ids);
   result.counts.assign(result.ids.size(), 1);
@@ -208,13 +247,10 @@ void ChatEncoder::mark(
     const Range& range,
     uint8_t value,
     ChatTokens& result) const {
-  const size_t begin = front_of(whole, range.begin).common;
-  const Front to_end = front_of(whole, range.end);
-  size_t end = std::max(begin + 1, to_end.common);
-  // A token that lies across the end belongs to the turn.
-  if (to_end.tokens > end)
-    ++end;
-  end = std::min(end, result.ids.size());
+  // A token that lies across the begin or the end belongs to the turn.
+  const size_t begin = front_of(whole, range.begin).ended;
+  size_t end = std::min(
+      std::max(begin + 1, front_of(whole, range.end).begun), result.ids.size());
   size_t last = end;
   if (range.is_exact) {
     while (last > begin + 1 && is_blank(result.ids[last - 1]))

@@ -88,10 +88,11 @@ class ChatEncoder {
     std::vector<int32_t> ids;
     std::vector<AddedTokenPlace> places;
   };
-  // What the front of a text has in tokens.
+  // How many tokens of a text end in its front, and how many begin in it: they
+  // differ where one lies across the end of the front.
   struct Front {
-    size_t common = 0;  // with the whole text: the first that ends behind it
-    size_t tokens = 0;
+    size_t ended = 0;
+    size_t begun = 0;
   };
   // The assistant's messages by their numbers.
   struct Turns {
@@ -107,8 +108,18 @@ class ChatEncoder {
       const Conversation& conversation,
       const RenderedChat& chat) const;
   Encoded encoded(std::string text) const;
-  // The first `at` bytes. Encodes them from the last place before on.
+  // The first `at` bytes. Where the tokens do not show them (a normalizer
+  // changed the text), what those from the last place before on have in common
+  // with the tokens of the front alone, which is not exact: how a word is cut
+  // may depend on what follows.
   Front front_of(const Encoded& whole, size_t at) const;
+  // By the text that the tokens behind `from` show, up to the one at `end`: many
+  // at a time, and those that reach over `at` one by one.
+  std::optional<Front> shown_front(
+      const Encoded& whole,
+      const AddedTokenPlace& from,
+      size_t end,
+      size_t at) const;
   bool is_special(int32_t id) const;
   bool is_blank(int32_t id) const;
   void mark(

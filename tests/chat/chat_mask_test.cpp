@@ -169,5 +169,36 @@ TEST(ChatMask, AMemberThatIsNullCallsNoTools) {
       HasSubstr("/messages/1 has no content"));
 }
 
+// "fox  over" is f, ox, a space, " over"; "fox  " alone f, ox, two spaces.
+// char_to_token() of the tokenizers library says the same.
+TEST(ChatMask, TokensThatOverlapATurnCountAsTheWholeTextHasThem) {
+  const auto tokenizer = load_tokenizer(
+      BRIGADE_SOURCE_DIR "/tests/tokenizer/goldens/smollm_like.json");
+  const auto in_turn = [&](const std::string& front,
+                           const std::string& content,
+                           const std::string& back) {
+    const ChatTemplate chat(
+        front +
+            "{% for m in messages %}{% generation %}{{ m.content }}"
+            "{% endgeneration %}{% endfor %}" +
+            back,
+        "t.jinja",
+        Json::object());
+    return counting(
+        *tokenizer, chat, messages(Json::array({assistant(content)})));
+  };
+  EXPECT_EQ(in_turn("fox  ", "over", ""), "fox [ over]");
+  EXPECT_EQ(in_turn("the fox", "  ", "over"), "the fox[  over]");
+  EXPECT_EQ(in_turn("the fox", " ", " over"), "the fox[ ] over");
+  EXPECT_EQ(in_turn("the", " fox  ", "over"), "the[ fox  over]");
+  EXPECT_EQ(
+      in_turn("<|endoftext|>fox  ", "over", "<|endoftext|>"),
+      "<|endoftext|>fox [ over]<|endoftext|>");
+  const ChatTemplate none("", "t.jinja", Json::object());
+  EXPECT_EQ(
+      counting(*tokenizer, none, {{"prompt", "fox  "}, {"completion", "over"}}),
+      "fox [ over]");
+}
+
 }  // namespace
 }  // namespace brigade
