@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -58,48 +59,77 @@ Json read_special_tokens(const fs::path& folder) {
       else if (value.is_null())
         tokens.erase(key);
     }
+    // A list of them has no names.
+    const Json extra = json->value("extra_special_tokens", Json());
+    for (const auto& [key, value] : extra.items()) {
+      const Json text =
+          value.is_object() ? value.value("content", Json()) : value;
+      if (extra.is_object() && text.is_string())
+        tokens[key] = text;
+    }
   }
   return tokens;
 }
 
 struct FoundTemplate {
   std::string source;
-  std::string name;  // of its file
+  std::string file;
 };
+using FoundTemplates = std::map<std::string, FoundTemplate>;  // by name
 
-std::optional<FoundTemplate> in_config(
-    const fs::path& file,
-    const std::string& name) {
-  if (!fs::is_regular_file(file))
-    return std::nullopt;
-  const Json value = read_json_file(file).value("chat_template", Json());
+constexpr const char* kDefault = "default";
+
+void add_templates(const fs::path& config, FoundTemplates& templates) {
+  if (!fs::is_regular_file(config))
+    return;
+  const Json value = read_json_file(config).value("chat_template", Json());
   if (value.is_string())
-    return name.empty() ? std::optional<FoundTemplate>(
-                              {value.get<std::string>(), file.string()})
-                        : std::nullopt;
+    templates[kDefault] = {value.get<std::string>(), config.string()};
   for (const Json& named : value.is_array() ? value : Json::array()) {
-    if (named.is_object() &&
-        named.value("name", "") == (name.empty() ? "default" : name))
-      return FoundTemplate{named.value("template", ""), file.string()};
+    if (named.is_object())
+      templates[named.value("name", "")] = {
+          named.value("template", ""), config.string()};
   }
-  return std::nullopt;
 }
 
-std::optional<FoundTemplate> find_template(
-    const fs::path& folder,
-    const std::string& name) {
+// As transformers: files of templates replace all that a config holds.
+FoundTemplates find_templates(const fs::path& folder) {
+  FoundTemplates templates;
   if (folder.empty())
-    return std::nullopt;
-  const fs::path file =
-      name.empty() ? folder / "chat_template.jinja"
-                   : folder / "additional_chat_templates" / (name + ".jinja");
-  if (fs::is_regular_file(file))
-    return FoundTemplate{read_text_file(file), file.string()};
-  for (const char* config : {"tokenizer_config.json", "chat_template.json"}) {
-    if (auto found = in_config(folder / config, name))
-      return found;
+    return templates;
+  const auto add_file = [&](const std::string& name, const fs::path& file) {
+    templates[name] = {read_text_file(file), file.string()};
+  };
+  if (fs::is_regular_file(folder / "chat_template.jinja"))
+    add_file(kDefault, folder / "chat_template.jinja");
+  const fs::path others = folder / "additional_chat_templates";
+  if (fs::is_directory(others)) {
+    for (const auto& entry : fs::directory_iterator(others)) {
+      if (entry.path().extension() == ".jinja")
+        add_file(entry.path().stem().string(), entry.path());
+    }
   }
-  return std::nullopt;
+  for (const char* config : {"tokenizer_config.json", "chat_template.json"}) {
+    if (templates.empty())
+      add_templates(folder / config, templates);
+  }
+  return templates;
+}
+
+// In place of a default that is not there.
+FoundTemplate refusal(const FoundTemplates& templates) {
+  std::string names;
+  for (const auto& [name, found] : templates)
+    names += (names.empty() ? "" : ", ") + name;
+  return {
+      fmt::format(
+          "{{{{ raise_exception({}) }}}}",
+          Json(fmt::format(
+                   "the tokenizer has several chat templates and none named "
+                   "default: choose one of {} with --template-name",
+                   names))
+              .dump()),
+      templates.begin()->second.file};
 }
 
 bool has_generation_block(const jinja::Statements& statements) {
@@ -153,13 +183,21 @@ std::optional<ChatTemplate> ChatTemplate::find(
     const std::string& tokenizer,
     const std::string& name) {
   const fs::path folder = folder_of(tokenizer);
-  auto found = find_template(folder, name);
-  if (!found)
+  const FoundTemplates templates = find_templates(folder);
+  const auto found = templates.find(name.empty() ? kDefault : name);
+  if (templates.empty() || (found == templates.end() && !name.empty()))
     return std::nullopt;
-  return ChatTemplate(
-      std::move(found->source),
-      std::move(found->name),
-      read_special_tokens(folder));
+  const Json special_tokens = read_special_tokens(folder);
+  const auto make = [&](const FoundTemplate& chosen) {
+    return ChatTemplate(chosen.source, chosen.file, special_tokens);
+  };
+  ChatTemplate result =
+      make(found == templates.end() ? refusal(templates) : found->second);
+  const auto with_tools = templates.find("tool_use");
+  if (name.empty() && with_tools != templates.end())
+    result.with_tools_ =
+        std::make_shared<const ChatTemplate>(make(with_tools->second));
+  return result;
 }
 
 ChatTemplate ChatTemplate::load(
@@ -196,6 +234,10 @@ ChatTemplate::ChatTemplate(
       statements_(std::make_shared<const jinja::Statements>(
           jinja::parse(source_, name_))) {}
 
+const ChatTemplate& ChatTemplate::for_tools(const Json& tools) const {
+  return with_tools_ && !tools.is_null() ? *with_tools_ : *this;
+}
+
 bool ChatTemplate::has_generation() const {
   return has_generation_block(*statements_);
 }
@@ -203,6 +245,8 @@ bool ChatTemplate::has_generation() const {
 RenderedChat ChatTemplate::render(
     const Json& messages,
     const ChatOptions& options) const {
+  if (const ChatTemplate& other = for_tools(options.tools); &other != this)
+    return other.render(messages, options);
   jinja::Dict variables;
   for (const auto& [key, value] : special_tokens_.items())
     variables[key] = jinja::from_json(value);

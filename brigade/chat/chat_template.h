@@ -48,8 +48,10 @@ struct RenderedChat {
 class ChatTemplate {
  public:
   // The template of a tokenizer, by what load_tokenizer() takes: from
-  // chat_template.jinja beside it, else tokenizer_config.json. `name` is one of
-  // several, or "" for the usual one. Throws DataError when there is none.
+  // chat_template.jinja and additional_chat_templates/ beside it, else from
+  // tokenizer_config.json. `name` is one of several; "": the default one, and
+  // for conversations with tools the one named tool_use, if there is one.
+  // Throws DataError when there is none.
   static ChatTemplate load(
       const std::string& tokenizer,
       const std::string& name = "");
@@ -73,6 +75,9 @@ class ChatTemplate {
       const nlohmann::ordered_json& messages,
       const ChatOptions& options = {}) const;
 
+  // The one that renders a conversation with these tools (null: without).
+  const ChatTemplate& for_tools(const nlohmann::ordered_json& tools) const;
+
   // Whether it says by {% generation %} what a model writes.
   bool has_generation() const;
 
@@ -88,6 +93,7 @@ class ChatTemplate {
   std::string name_;
   nlohmann::ordered_json special_tokens_;
   std::shared_ptr<const jinja::Statements> statements_;
+  std::shared_ptr<const ChatTemplate> with_tools_;  // null: the same
 };
 
 }  // namespace brigade

@@ -187,14 +187,15 @@ ChatTokens ChatEncoder::encode_text(const Conversation& conversation) const {
 
 std::vector<ChatEncoder::Range> ChatEncoder::ranges_of(
     const Conversation& conversation,
-    const RenderedChat& chat) const {
+    const RenderedChat& chat,
+    const ChatTemplate& source) const {
   const bool learns_all = loss_of(conversation) == LossOn::kAll;
   const Turns turns = turns_of(conversation);
   const std::set<int32_t>& chosen = learns_all ? turns.left_out : turns.learned;
   std::vector<Range> ranges;
   if (chosen.empty())
     return ranges;
-  if (template_->has_generation()) {
+  if (source.has_generation()) {
     for (const Mark& block : chat.marks) {
       if (block.kind != Mark::Kind::kGeneration ||
           !is_of(block, chat.marks, chosen, turns.left_out.empty()))
@@ -220,7 +221,7 @@ std::vector<ChatEncoder::Range> ChatEncoder::ranges_of(
           "{{% generation %}} what of that a model writes: give one that does "
           "with --template FILE, or learn from all tokens with --loss all",
           mark.message,
-          template_->name()));
+          source.name()));
     const auto [place, is_new] = of_message.try_emplace(
         mark.message, Range{mark.begin, mark.end, false});
     place->second.begin = std::min(place->second.begin, mark.begin);
@@ -302,7 +303,8 @@ ChatTokens ChatEncoder::encode_chat(const Conversation& conversation) const {
   result.ids = whole.ids;
   const bool learns_all = loss_of(conversation) == LossOn::kAll;
   result.counts.assign(result.ids.size(), learns_all ? 1 : 0);
-  for (const Range& range : ranges_of(conversation, chat))
+  const ChatTemplate& source = template_->for_tools(options.tools);
+  for (const Range& range : ranges_of(conversation, chat, source))
     mark(whole, range, learns_all ? 0 : 1, result);
   if (!result.counts.empty())
     result.counts.front() = 0;

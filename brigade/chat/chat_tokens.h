@@ -106,7 +106,8 @@ class ChatEncoder {
   // What is learned; of kAll what is not.
   std::vector<Range> ranges_of(
       const Conversation& conversation,
-      const RenderedChat& chat) const;
+      const RenderedChat& chat,
+      const ChatTemplate& source) const;
   Encoded encoded(std::string text) const;
   // The first `at` bytes. Where the tokens do not show them (a normalizer
   // changed the text), what those from the last place before on have in common

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <string>
 
 #include "brigade/base/error.h"
@@ -206,8 +207,51 @@ TEST(ChatTemplate, IsFoundBesideTheTokenizer) {
       Json({{"pad_token", "<pad>"}, {"eos_token", "<end>"}}));
   write_text_file(
       path("tokenizer_config.json"),
-      R"({"added_tokens_decoder": {}, "eos_token": "<end>"})");
-  EXPECT_EQ(load().special_tokens(), Json({{"eos_token", "<end>"}}));
+      R"({"added_tokens_decoder": {}, "eos_token": "<end>",
+          "extra_special_tokens":
+              {"image_token": "<img>", "eoi": {"content": "<eoi>"}}})");
+  EXPECT_EQ(
+      load().special_tokens(),
+      Json(
+          {{"eos_token", "<end>"},
+           {"image_token", "<img>"},
+           {"eoi", "<eoi>"}}));
+}
+
+// As transformers chooses.
+TEST(ChatTemplate, AConversationWithToolsTakesTheOneForThem) {
+  const TemporaryFolder folder;
+  write_text_file(folder / "tokenizer.json", "{}");
+  const auto load = [&](const std::string& name = "") {
+    return ChatTemplate::load((folder / "tokenizer.json").string(), name);
+  };
+  const ChatOptions with_tools{.tools = Json::array()};
+  write_text_file(
+      folder / "tokenizer_config.json",
+      R"({"chat_template": [{"name": "default", "template": "usual"},
+          {"name": "rag", "template": "documents"},
+          {"name": "tool_use", "template": "{% generation %}tools{% endgeneration %}"}]})");
+  EXPECT_EQ(load().render(Json::array()).text, "usual");
+  EXPECT_EQ(load().render(Json::array(), with_tools).text, "tools");
+  EXPECT_TRUE(load().for_tools(with_tools.tools).has_generation());
+  EXPECT_FALSE(load().for_tools(nullptr).has_generation());
+  EXPECT_EQ(load("rag").render(Json::array(), with_tools).text, "documents");
+  // Files replace them all.
+  std::filesystem::create_directory(folder / "additional_chat_templates");
+  write_text_file(
+      folder / "additional_chat_templates" / "tool_use.jinja", "file's tools");
+  EXPECT_EQ(load().render(Json::array(), with_tools).text, "file's tools");
+  EXPECT_THAT(
+      [&] { load().render(Json::array()); },
+      ThrowsMessage<DataError>(
+          HasSubstr("none named default: choose one of tool_use with "
+                    "--template-name")));
+  EXPECT_THAT(
+      [&] { load("rag"); },
+      ThrowsMessage<DataError>(HasSubstr("no chat template named 'rag'")));
+  write_text_file(folder / "chat_template.jinja", "file");
+  EXPECT_EQ(load().render(Json::array()).text, "file");
+  EXPECT_EQ(load().render(Json::array(), with_tools).text, "file's tools");
 }
 
 }  // namespace
