@@ -29,6 +29,9 @@ std::optional<Value> call_method(
     const CallArguments& arguments);
 // Whether a dict has a method of this name, which hides an entry.
 bool is_dict_method(const std::string& name);
+// Whether it has one that changes it, which also hides an entry, and which
+// templates may not call.
+bool is_changing_dict_method(const std::string& name);
 
 // operand.name: an entry of a dict, else Undefined. Throws Fault where operand
 // is undefined.

@@ -419,11 +419,15 @@ class Evaluator {
 
   // As Jinja: a method of a dict hides an entry of its name.
   static Value attribute(const Value& operand, const std::string& name) {
-    if (operand.is_dict() && !operand.dict().is_namespace &&
-        is_dict_method(name) && operand.dict().find("index0") == nullptr)
+    const bool has_methods = operand.is_dict() &&
+                             !operand.dict().is_namespace &&
+                             operand.dict().find("index0") == nullptr;
+    if (has_methods && is_dict_method(name))
       return Function([operand, name](const CallArguments& arguments) {
         return *call_method(operand, name, arguments);
       });
+    if (has_methods && is_changing_dict_method(name))
+      return Undefined{name};
     return attribute_of(operand, name);
   }
 

@@ -221,16 +221,36 @@ class Lexer {
     tokens_.push_back({TokenKind::kString, std::move(value), line});
   }
 
+  static bool is_octal(char c) { return c >= '0' && c <= '7'; }
+
+  // One to three digits.
+  void read_octal(std::string& value) {
+    char32_t code = 0;
+    const size_t end = std::min(at_ + 3, source_.size());
+    for (; at_ < end && is_octal(source_[at_]); ++at_)
+      code = code * 8 + static_cast<char32_t>(source_[at_] - '0');
+    --at_;
+    append_utf8(value, code);
+  }
+
   // At a backslash; ends at the last character of the escape.
   void read_escape(std::string& value) {
-    static constexpr std::string_view kLetters = "ntrbfav0\\'\"";
-    static constexpr std::string_view kMeanings = {"\n\t\r\b\f\a\v\0\\'\"", 11};
+    static constexpr std::string_view kLetters = "ntrbfav\\'\"";
+    static constexpr std::string_view kMeanings = "\n\t\r\b\f\a\v\\'\"";
     const char letter = source_[++at_];
     const size_t found = kLetters.find(letter);
     if (found != std::string_view::npos) {
       value += kMeanings[found];
       return;
     }
+    if (letter == '\n') {  // the line goes on
+      ++line_;
+      return;
+    }
+    if (letter == 'N')
+      fail("'\\N{...}' is not supported");
+    if (is_octal(letter))
+      return read_octal(value);
     const size_t digits = letter == 'x'   ? 2
                           : letter == 'u' ? 4
                           : letter == 'U' ? 8

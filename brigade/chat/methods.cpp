@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cctype>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string_view>
 
@@ -302,6 +303,8 @@ Value call_dict_method(
     const Value* otherwise = arguments.find(1, "default");
     return found ? *found : otherwise ? *otherwise : Value(None{});
   }
+  if (name == "copy")
+    return std::make_shared<Dict>(dict);
   List result;
   for (const auto& [key, value] : dict.entries) {
     if (name == "items")
@@ -317,7 +320,13 @@ Value call_dict_method(
 }  // namespace
 
 bool is_dict_method(const std::string& name) {
-  return name == "get" || name == "items" || name == "keys" || name == "values";
+  return name == "get" || name == "items" || name == "keys" ||
+         name == "values" || name == "copy";
+}
+
+bool is_changing_dict_method(const std::string& name) {
+  return name == "clear" || name == "pop" || name == "popitem" ||
+         name == "setdefault" || name == "update";
 }
 
 std::optional<Value> call_method(

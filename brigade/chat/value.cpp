@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "brigade/chat/record.h"
+#include "brigade/tokenizer/unicode.h"
 
 namespace brigade::jinja {
 
@@ -77,19 +78,25 @@ std::string shown_text(const std::string& bytes) {
   const bool has_double = bytes.find('"') != std::string::npos;
   const char quote = has_single && !has_double ? '"' : '\'';
   std::string result(1, quote);
-  for (const char c : bytes) {
-    if (c == quote || c == '\\')
-      result += {'\\', c};
+  const std::vector<size_t> offsets = code_point_offsets(bytes);
+  for (size_t i = 0; i + 1 < offsets.size(); ++i) {
+    const char32_t c = code_point_at(bytes, offsets[i]);
+    if (c == static_cast<unsigned char>(quote) || c == '\\')
+      result += {'\\', static_cast<char>(c)};
     else if (c == '\n')
       result += "\\n";
     else if (c == '\r')
       result += "\\r";
     else if (c == '\t')
       result += "\\t";
-    else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F)
-      result += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+    else if (is_printable(c))
+      result.append(bytes, offsets[i], offsets[i + 1] - offsets[i]);
+    else if (c < 0x100)
+      result += fmt::format("\\x{:02x}", static_cast<uint32_t>(c));
+    else if (c < 0x10000)
+      result += fmt::format("\\u{:04x}", static_cast<uint32_t>(c));
     else
-      result += c;
+      result += fmt::format("\\U{:08x}", static_cast<uint32_t>(c));
   }
   return result + quote;
 }

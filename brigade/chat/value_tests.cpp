@@ -71,8 +71,11 @@ bool passes_test(
     return remainder(operand, other_operand(arguments)) == 0;
   if (name == "in")
     return contains(other_operand(arguments), operand);
-  if (name == "equalto" || name == "eq" || name == "==" || name == "sameas")
+  if (name == "equalto" || name == "eq" || name == "==")
     return operand == other_operand(arguments);
+  if (name == "sameas")
+    return operand.type() == other_operand(arguments).type() &&
+           operand == other_operand(arguments);
   if (name == "ne" || name == "!=")
     return !(operand == other_operand(arguments));
   if (name == "lt")

@@ -101,6 +101,13 @@ bool is_control(char32_t c) {
          (kind == UTF8PROC_CATEGORY_CF && !is_later_format(c));
 }
 
+bool is_printable(char32_t c) {
+  if (c < 0x80)
+    return in(c, ' ', '~');
+  const auto kind = category(c);
+  return kind >= UTF8PROC_CATEGORY_LU && kind <= UTF8PROC_CATEGORY_SO;
+}
+
 bool is_word_character(char32_t c) {
   if (c < 0x80)
     return in(c, 'a', 'z') || in(c, 'A', 'Z') || in(c, '0', '9') || c == '_';

@@ -32,6 +32,9 @@ bool is_mark(char32_t c);
 bool is_nonspacing_mark(char32_t c);
 // General categories Cc, Cf, Co as of Unicode 8.
 bool is_control(char32_t c);
+// Python's str.isprintable(): assigned, and neither a control character nor a
+// separator other than the space.
+bool is_printable(char32_t c);
 // \w of Unicode TS 18: alphabetic, marks, decimal digits, connectors, joiners.
 bool is_word_character(char32_t c);
 // Appends the full lower-case mapping of one character.

@@ -156,6 +156,11 @@ TEST(ChatTemplate, FaultsAreNamedWithTheirLine) {
   EXPECT_THAT(
       complaint_about("{{ '10'|int(0, 2) }}"), HasSubstr("base 10 alone"));
   EXPECT_THAT(complaint_about("{{ 'a }}"), HasSubstr("a string does not end"));
+  EXPECT_THAT(
+      complaint_about("{{ '\\N{BULLET}' }}"),
+      HasSubstr("'\\N{...}' is not supported"));
+  EXPECT_THAT(
+      complaint_about("{{ 'a\\\n' ~ 1 / 0 }}"), HasSubstr("t.jinja:2: "));
   EXPECT_THAT(complaint_about("{{ 1 / 0 }}"), HasSubstr("division by zero"));
 }
 

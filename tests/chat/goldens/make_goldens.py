@@ -165,6 +165,8 @@ EXPRESSIONS = [
     "'12345678901234567890'|int, '-0012345678901234567890'|int, '1e19'|int, 1e30|int, -1e30|int, true|int, -2.9|int",
     "none|float, '1e400'|float, '-1e400'|float, 'nan'|float, '1_0.5'|float, ' +2.5 '|float, 'inf'|float, 'x'|float(2.5), '.5'|float, '5.'|float, '+-5'|float, '1e-400'|float, 'nan(1)'|float", "x|int", "x|int(3)", "x|float",
     "[3,1,2]|sort(true), ['b','A','a','B']|sort(false, true), ['b','A','a','B']|sort(true)",
+    r"'\101\33[0m|\0|\08|\377|\7777', '\q\8'", "['\u00a0\u0085\xad', '\u200b\ufeff\u2028\u2029', 'é日😀\\ud83d\U000E0001\uE000\u0378 ~\x7f', '\u3000\u202f']",
+    "1 is sameas true, true is sameas true, 1 is sameas 1, 'a' is sameas 'a', none is sameas none, 1 is sameas 1.5",
     "'a\u0085b\u2028c\x0bd\r\n\ne\x1cà'.splitlines(), 'ab\r\nc\r'.splitlines(true)|join('|')", "'a'.split('')",
 ]
 # Scopes and white space.
@@ -188,6 +190,7 @@ STATEMENTS = [
     "{% for i in [1,2] %}{% for j in [] %}{% else %}{% break %}{% endfor %}x{% else %}E{% endfor %}",
     "{% set q = 0 %}{% generation %}{% set q = 1 %}{{ q }}{% endgeneration %}[{{ q }}]",
     "{% for m in messages %}{% generation %}{{ loop.index }}{% endgeneration %}{% endfor %}",
+    "{{ 'a\\\nb' }}{{ '''' }}", "{{ 'a\\\nb\\\r\nc' }}", "{{ {'copy': 1}.copy is number }}{{ {'update': 1}.update is defined }}{{ {'pop': 1}['pop'] }}{{ {'a': 1}.copy() }}", "{{ {'update': 1}.update() }}",
     "{{ undefined_name.attribute }}", "{{ 'a' + 1 }}", "{% for i in 5 %}{% endfor %}", "{{ raise_exception('stop') }}",
 ]
 TOOLS = [{"type": "function", "function": {"name": "f", "description": "Does <b> & \"c\"", "parameters": {"type": "object", "properties": {"n": {"type": "integer"}}}}}]
