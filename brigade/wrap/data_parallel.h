@@ -312,14 +312,18 @@ class DataParallel {
     bucketed("step_after_backward()").set_bucket_step(nullptr);
   }
 
-  // Drops the step's gradients. After an exception in backward, call it before
-  // anything else.
+  // Drops the step's gradients: .grad() becomes none, with kMainGrad zero.
+  // After an exception in backward, call it before anything else.
   void reset() {
     if (wrapped_.copies)
       wrapped_.copies->restore();
     wrapped_.sync->reset();
-    if (wrapped_.sync->options().handover == GradHandover::kMainGrad)
+    if (wrapped_.sync->options().handover == GradHandover::kMainGrad) {
       wrapped_.sync->zero_main_grads();
+      return;
+    }
+    for (const Param& param : wrapped_.sync->params())
+      param.tensor.mutable_grad().reset();
   }
 
   // Uneven inputs: call allow_uneven_inputs() on every rank before the first

@@ -66,6 +66,28 @@ TEST_P(BrokenBackward, IsDroppedByReset) {
   });
 }
 
+// Each rank would step its own gradients.
+TEST_P(BrokenBackward, LeavesNothingToStepAfterReset) {
+  for (const bool is_broken : {false, true}) {
+    run_ranks(2, [&](const CommunicatorPtr& world) {
+      TwoParamsModel model = wrap_two_params(GetParam(), world);
+      {
+        const auto guard = model.no_sync();
+        model.forward(world->rank() + 1).backward();
+      }
+      if (is_broken)
+        break_a_backward(model);
+      else
+        model.forward(world->rank() + 1).backward();
+      model.reset();
+      step_with(model, GetParam(), 0.125);
+      const FullWeights whole(model.sync());
+      EXPECT_TRUE(torch::equal(model->a, torch::ones_like(model->a)));
+      EXPECT_TRUE(torch::equal(model->b, torch::ones_like(model->b)));
+    });
+  }
+}
+
 TEST_P(BrokenBackward, IsRefusedByTheNextWithoutReset) {
   run_ranks(2, [](const CommunicatorPtr& world) {
     TwoParamsModel model = wrap_two_params(GetParam(), world);
