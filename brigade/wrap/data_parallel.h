@@ -46,6 +46,7 @@
 #include "brigade/wrap/compute_copies.h"
 #include "brigade/wrap/forward_casts.h"
 #include "brigade/wrap/gather_observer.h"
+#include "brigade/wrap/lora.h"
 #include "brigade/wrap/mixed_precision.h"
 #include "brigade/wrap/module_tensors.h"
 #include "brigade/wrap/weight_observer.h"
@@ -169,6 +170,8 @@ class DataParallel {
             communicator,
             options,
             wrap_)) {
+    if constexpr (!kIsScripted)
+      lora_ = lora_of(module_of(module_));
     if (ComputeCopies* copies = wrapped_.copies.get())
       wrapped_.sync->before_handover([copies] { copies->restore(); });
     wrapped_.sync->before_step(make_check_of_layers(module_of(module_)));
@@ -196,7 +199,8 @@ class DataParallel {
   auto& module() { return module_of(**this); }
 
   // The module's forward(), after the broadcast of buffers if
-  // WrapOptions::broadcast_buffers asks for it: collective then. With
+  // WrapOptions::broadcast_buffers asks for it: collective then. Applies the
+  // adapters that the module has (Lora::apply()). With
   // GatherMode::kOverlapForward each operation waits for the weights that it
   // reads (GatherObserver); with mixed precision forward() waits for all at its
   // start. With kParameters each unit is gathered when it is used, so that all
@@ -208,6 +212,7 @@ class DataParallel {
     before_forward();
     if (weight_observer_ != nullptr) {
       WeightObserver::InForward in_forward(*weight_observer_);
+      lora_.apply();
       auto output = (*this)->forward(std::forward<Inputs>(inputs)...);
       in_forward.end();
       if constexpr (!kIsScripted)
@@ -218,12 +223,14 @@ class DataParallel {
     }
     if (wrapped_.copies == nullptr) {
       GatherObserver::InForward in_forward(gather_observer_.get());
+      lora_.apply();
       auto output = target()->forward(std::forward<Inputs>(inputs)...);
       in_forward.end();
       return output;
     }
     const MixedPrecision& precision = *wrap_.mixed_precision;
     const ComputeCopies::InForward in_forward(*wrapped_.copies);
+    lora_.apply();
     const auto run = [this](auto&&... cast) {
       return (*this)->forward(pass_like<Inputs>(cast)...);
     };
@@ -378,6 +385,7 @@ class DataParallel {
   CommunicatorPtr ranks_;  // that wrap it
   WrapOptions wrap_;
   Wrapped wrapped_;
+  Lora lora_;
   std::unique_ptr<WeightObserver> weight_observer_;  // Sharding::kParameters
   std::unique_ptr<GatherObserver> gather_observer_;  // kOverlapForward
 };

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <unordered_set>
 #include <utility>
 
 #include "brigade/base/error.h"
@@ -16,11 +17,15 @@ namespace {
 
 using torch::Tensor;
 
+constexpr const char* kMagnitude = "lora_magnitude_vector";
+
 // A module without behaviour, which gives its parameter a name.
 struct LowRankWeight : torch::nn::Module {
-  explicit LowRankWeight(Tensor values)
-      : weight(register_parameter("weight", std::move(values))) {}
+  LowRankWeight(Tensor values, double scale_of_product)
+      : weight(register_parameter("weight", std::move(values))),
+        scale(scale_of_product) {}
   Tensor weight;
+  double scale;  // of B A
 };
 
 struct NamedLinear {
@@ -28,15 +33,28 @@ struct NamedLinear {
   std::shared_ptr<torch::nn::LinearImpl> linear;
 };
 
-std::vector<NamedLinear> linears_of(torch::nn::Module& module) {
+// Each once, under the first of its names.
+std::vector<NamedLinear> linears_of(const torch::nn::Module& module) {
   std::vector<NamedLinear> linears;
+  std::unordered_set<const void*> seen;
   for (const auto& item : module.named_modules(
            /*name_prefix=*/"", /*include_self=*/false)) {
-    if (auto linear =
-            std::dynamic_pointer_cast<torch::nn::LinearImpl>(item.value()))
+    auto linear =
+        std::dynamic_pointer_cast<torch::nn::LinearImpl>(item.value());
+    if (linear != nullptr && seen.insert(linear.get()).second)
       linears.push_back({item.key(), std::move(linear)});
   }
   return linears;
+}
+
+// A or B of a linear; null if it has none.
+const LowRankWeight* find_part(
+    const torch::nn::LinearImpl& linear,
+    const char* kind) {
+  const auto children = linear.named_children();
+  const auto* found = children.find(kind);
+  return found == nullptr ? nullptr
+                          : dynamic_cast<const LowRankWeight*>(found->get());
 }
 
 void check(
@@ -51,6 +69,10 @@ void check(
         "[lora] dropout {}: apply() adds an adapter to its weight, so that "
         "they have one input; set it to 0",
         options.dropout));
+  if (options.targets.empty())
+    problems.emplace_back(
+        "[lora] targets is empty, so that nothing would train; give the ends "
+        "of linears' names, or \"all-linear\"");
   std::vector<std::string> names;
   for (const NamedLinear& each : linears) {
     names.push_back(each.name);
@@ -101,42 +123,51 @@ std::vector<Tensor> Lora::parameters() const {
   return parameters;
 }
 
+Lora lora_of(const torch::nn::Module& module) {
+  Lora lora;
+  for (const auto& [name, linear] : linears_of(module)) {
+    const LowRankWeight* a = find_part(*linear, "lora_A");
+    const LowRankWeight* b = find_part(*linear, "lora_B");
+    if (a == nullptr || b == nullptr)
+      continue;
+    const auto own = linear->named_parameters(/*recurse=*/false);
+    ops::LowRank adapter{.a = a->weight, .b = b->weight, .scale = a->scale};
+    if (const Tensor* magnitude = own.find(kMagnitude))
+      adapter.magnitude = *magnitude;
+    lora.adapted_.push_back({linear, own["weight"], std::move(adapter)});
+  }
+  return lora;
+}
+
 Lora add_lora(torch::nn::Module& module, const AdapterOptions& options) {
   const std::vector<NamedLinear> linears = linears_of(module);
   check(linears, options);
   for (Tensor& parameter : module.parameters())
     parameter.set_requires_grad(false);
-  Lora lora;
-  for (const auto& [name, linear] : linears) {
+  for (const NamedLinear& each : linears) {
+    const auto& linear = each.linear;
     if (std::none_of(
             options.targets.begin(),
             options.targets.end(),
-            [&name = name](const std::string& target) {
-              return is_target(target, name);
+            [&](const std::string& target) {
+              return is_target(target, each.name);
             }))
       continue;
     const Tensor weight = linear->weight;
     const double bound = 1 / std::sqrt(static_cast<double>(weight.size(1)));
-    const auto add = [&linear = linear](
-                         const char* kind, const Tensor& values) {
-      return linear
-          ->register_module(kind, std::make_shared<LowRankWeight>(values))
-          ->weight;
+    const auto add = [&](const char* kind, const Tensor& values) {
+      linear->register_module(
+          kind, std::make_shared<LowRankWeight>(values, options.scale()));
     };
-    ops::LowRank adapter;
-    adapter.a =
-        add("lora_A",
-            torch::empty({options.rank, weight.size(1)}, weight.options())
-                .uniform_(-bound, bound));
-    adapter.b =
-        add("lora_B",
-            torch::zeros({weight.size(0), options.rank}, weight.options()));
-    adapter.scale = options.scale();
+    add("lora_A",
+        torch::empty({options.rank, weight.size(1)}, weight.options())
+            .uniform_(-bound, bound));
+    add("lora_B",
+        torch::zeros({weight.size(0), options.rank}, weight.options()));
     if (options.use_dora)
-      adapter.magnitude = linear->register_parameter(
-          "lora_magnitude_vector", weight.detach().norm(2, {1}));
-    lora.adapted_.push_back({linear, weight, std::move(adapter)});
+      linear->register_parameter(kMagnitude, weight.detach().norm(2, {1}));
   }
+  Lora lora = lora_of(module);
   lora.apply();
   return lora;
 }

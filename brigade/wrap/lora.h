@@ -19,6 +19,13 @@
 // the memory of the weight once more, and its gradient as much; only B and A
 // keep their gradients. Brigade's own models do without both (ops/low_rank.h).
 //
+// DataParallel::forward() calls apply() itself, once the weights that it reads
+// are there: gathered (GatherMode::kOverlapForward, Sharding::kParameters) or,
+// with mixed precision, 16-bit copies. With kParameters each rank then has all
+// adapted weights until backward has ended. For a forward of the module itself,
+// and for merge(), a sharded module's weights are whole while a FullWeights
+// lives.
+//
 // Called by the thread that runs forward.
 #pragma once
 
@@ -49,7 +56,7 @@ class Lora {
   std::vector<torch::Tensor> parameters() const;
 
  private:
-  friend Lora add_lora(torch::nn::Module&, const AdapterOptions&);
+  friend Lora lora_of(const torch::nn::Module&);
   struct Adapted {
     std::shared_ptr<torch::nn::LinearImpl> linear;
     torch::Tensor weight;  // of the base
@@ -62,9 +69,14 @@ class Lora {
 // Called before the module is wrapped. Initial values are PEFT's, drawn by
 // torch's generator: A uniform in (-1/sqrt(in), 1/sqrt(in)), B zero, magnitudes
 // the norms of the weight's rows (use_dora), all of the weight's dtype. Targets
-// name linears as in a run's config; "all-linear" means all of them. Throws
-// ConfigError for a rank below 1, dropout, a target that is no linear's, and a
-// module that has adapters already.
+// name linears as in a run's config; "all-linear" means all of them. A linear
+// that is registered in several places has one adapter, under its first name.
+// Throws ConfigError for a rank below 1, dropout, no targets, a target that is
+// no linear's, and a module that has adapters already.
 Lora add_lora(torch::nn::Module& module, const AdapterOptions& options);
+
+// The adapters that add_lora() gave the linears inside `module`, of which there
+// may be none.
+Lora lora_of(const torch::nn::Module& module);
 
 }  // namespace brigade

@@ -5,17 +5,22 @@
 #include <torch/nn.h>
 #include <torch/optim.h>
 
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "brigade/base/error.h"
+#include "brigade/wrap/data_parallel.h"
+#include "tests/data_parallel/pseudo_random.h"
 #include "tests/support/message_of.h"
+#include "tests/support/ranks_as_threads.h"
 
 namespace brigade {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::run_ranks;
 using ::testing::UnorderedElementsAre;
 using torch::Tensor;
 
@@ -185,6 +190,93 @@ TEST(Lora, MagnitudesAreTheNormsOfTheRows) {
   EXPECT_TRUE(torch::allclose(net.forward(x), before, 1e-5, 1e-6));
 }
 
+std::shared_ptr<Net> make_adapted_net() {
+  auto net = std::make_shared<Net>();
+  add_lora(*net, {.rank = 2, .alpha = 2, .targets = {"all-linear"}});
+  const torch::NoGradGuard no_grad;
+  int64_t seed = 0;
+  for (Tensor& param : net->parameters())
+    param.copy_(0.3 * pseudo_random(param.sizes(), ++seed));
+  return net;
+}
+
+Tensor adapted_loss(const Tensor& y) {
+  return y.to(torch::kFloat).square().mean();
+}
+
+// Nobody calls apply(): forward() does, once it has the weights.
+TEST(Lora, TrainsUnderDataParallelAsInOneProcess) {
+  const auto data = [](int rank, int step) {
+    return pseudo_random({4, 6}, 10 * step + rank);
+  };
+  const auto alone = make_adapted_net();
+  const Lora adapters = lora_of(*alone);
+  torch::optim::SGD sgd(adapters.parameters(), 0.1);
+  for (int step = 0; step < 3; ++step) {
+    adapters.apply();
+    sgd.zero_grad();
+    ((adapted_loss(alone->forward(data(0, step))) +
+      adapted_loss(alone->forward(data(1, step)))) /
+     2)
+        .backward();
+    sgd.step();
+  }
+  struct Case {
+    GradSyncOptions options = {};
+    WrapOptions wrap = {};
+    double tolerance = 1e-4;
+  };
+  const GradSyncOptions overlapped{
+      .bucket_capacity_bytes = 64,
+      .handover = GradHandover::kMainGrad,
+      .sharding = Sharding::kOptimizer,
+      .gather = GatherMode::kOverlapForward};
+  const GradSyncOptions in_units{
+      .handover = GradHandover::kMainGrad, .sharding = Sharding::kParameters};
+  for (const Case& each :
+       {Case{},
+        Case{.options = overlapped},
+        Case{.options = in_units, .wrap = {.units = {"fc1", "fc2"}}},
+        Case{
+            .wrap = {.mixed_precision = MixedPrecision{}},
+       .tolerance = 0.02}}) {
+    run_ranks(2, [&](const CommunicatorPtr& world) {
+      const auto net = make_adapted_net();
+      DataParallel model(net, world, each.options, each.wrap);
+      const bool is_flat = each.options.handover == GradHandover::kMainGrad;
+      torch::optim::SGD optimizer(
+          is_flat ? owned_parameters(model.sync()) : lora_of(*net).parameters(),
+          0.1);
+      for (int step = 0; step < 3; ++step) {
+        adapted_loss(model.forward(data(world->rank(), step))).backward();
+        if (is_flat)
+          model.step(optimizer);
+        else
+          optimizer.step();
+      }
+      const FullWeights whole(model.sync());
+      const auto trained = lora_of(*net).parameters();
+      for (size_t i = 0; i < trained.size(); ++i)
+        EXPECT_TRUE(torch::allclose(
+            trained[i],
+            adapters.parameters()[i],
+            each.tolerance,
+            each.tolerance))
+            << i << ", " << to_string(each.options.sharding);
+    });
+  }
+}
+
+TEST(Lora, ALinearInTwoPlacesHasOneAdapter) {
+  const torch::nn::Linear linear(3, 3);
+  torch::nn::Module net;
+  net.register_module("first", linear);
+  net.register_module("second", linear);
+  const Lora lora = add_lora(net, {.rank = 1, .targets = {"all-linear"}});
+  EXPECT_EQ(lora.parameters().size(), 2U);
+  EXPECT_THAT(trained_of(net), ::testing::Contains("first.lora_A.weight"));
+}
+
 TEST(Lora, WrongOptionsAreNamed) {
   Net net;
   const auto refusal = [&](const AdapterOptions& options) {
@@ -194,6 +286,10 @@ TEST(Lora, WrongOptionsAreNamed) {
       refusal({.rank = 2, .targets = {"fc3"}}),
       HasSubstr("target 'fc3' is the end of no linear's name; there are: fc1"));
   EXPECT_THAT(refusal({.rank = 0, .targets = {"fc1"}}), HasSubstr("rank 0"));
+  EXPECT_THAT(
+      refusal({.rank = 2, .targets = {}}), HasSubstr("targets is empty"));
+  for (const Tensor& param : net.parameters())
+    EXPECT_TRUE(param.requires_grad());
   EXPECT_THAT(
       refusal({.rank = 2, .dropout = 0.1, .targets = {"fc1"}}),
       HasSubstr("dropout 0.1"));
