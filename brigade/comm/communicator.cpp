@@ -37,6 +37,23 @@ void check_call(
     throw UsageError("[comm] " + fmt::format(text, values...));
 }
 
+void check_dense(
+    Collective op,
+    const torch::Tensor& tensor,
+    const std::string& group) {
+  check_call(
+      tensor.defined(),
+      "{} of an undefined tensor in group '{}': give every rank a tensor",
+      to_string(op),
+      group);
+  check_call(
+      tensor.layout() == torch::kStrided,
+      "{} of a {} tensor in group '{}': it takes dense ones; call to_dense()",
+      to_string(op),
+      c10::str(tensor.layout()),
+      group);
+}
+
 }  // namespace
 
 CommunicatorOptions unobserved(CommunicatorOptions options) {
@@ -92,35 +109,42 @@ CollectiveRecord Communicator::record_of(
     Collective op,
     const torch::Tensor& tensor,
     int peer) const {
+  check_dense(op, tensor, name());
   check_call(
-      !tensor.defined() || tensor.is_contiguous(),
+      tensor.is_contiguous(),
       "{} in group '{}' needs a contiguous tensor; call contiguous()",
       to_string(op),
       name());
+  const bool is_message = is_point_to_point(op);
+  const bool has_peer = is_message || op == Collective::kBroadcast;
   check_call(
-      peer >= -1 && peer < size_,
+      !has_peer || (peer >= 0 && peer < size_),
       "{} with rank {} in group '{}' of {} ranks",
       to_string(op),
       peer,
       name(),
       size_);
-  if (tensor.defined()) {
-    check_call(
-        tensor.device().is_cpu() || tensor.device() == options_.device,
-        "{} of a tensor on {} in group '{}', which was made for tensors on {}",
-        to_string(op),
-        tensor.device().str(),
-        name(),
-        options_.device.str());
-  }
+  check_call(
+      !is_message || peer != rank_ || size_ == 1,
+      "{} with rank {} in group '{}' of {} ranks is a message of this rank to "
+      "itself; copy the tensor",
+      to_string(op),
+      peer,
+      name(),
+      size_);
+  check_call(
+      tensor.device().is_cpu() || tensor.device() == options_.device,
+      "{} of a tensor on {} in group '{}', which was made for tensors on {}",
+      to_string(op),
+      tensor.device().str(),
+      name(),
+      options_.device.str());
   CollectiveRecord record;
   record.op = op;
   record.peer = peer;
-  if (tensor.defined()) {
-    record.dtype = tensor.scalar_type();
-    record.numel = tensor.numel();
-    record.bytes = static_cast<int64_t>(tensor.nbytes());
-  }
+  record.dtype = tensor.scalar_type();
+  record.numel = tensor.numel();
+  record.bytes = static_cast<int64_t>(tensor.nbytes());
   return record;
 }
 
@@ -214,6 +238,7 @@ WorkPtr Communicator::all_reduce(torch::Tensor tensor, ReduceOp op) {
 }
 
 WorkPtr Communicator::all_reduce_as_bf16(torch::Tensor tensor) {
+  check_dense(Collective::kAllReduce, tensor, name());
   check_call(
       tensor.scalar_type() == torch::kFloat && tensor.is_contiguous(),
       "all_reduce_as_bf16 in group '{}' needs a contiguous float32 tensor",
@@ -247,6 +272,7 @@ WorkPtr Communicator::do_all_reduce_as_bf16(
 }
 
 WorkPtr Communicator::all_reduce_rows(torch::Tensor matrix) {
+  check_dense(Collective::kAllReduceRows, matrix, name());
   const auto dtype = matrix.scalar_type();
   check_call(
       matrix.dim() == 2 && (dtype == torch::kFloat || dtype == torch::kDouble),
@@ -269,6 +295,7 @@ WorkPtr Communicator::do_all_reduce_rows(
 WorkPtr Communicator::reduce_scatter(
     torch::Tensor output,
     torch::Tensor input) {
+  check_dense(Collective::kReduceScatter, output, name());
   check_call(
       input.numel() == output.numel() * size_ &&
           input.scalar_type() == output.scalar_type(),
@@ -285,6 +312,7 @@ WorkPtr Communicator::reduce_scatter(
 }
 
 WorkPtr Communicator::all_gather(torch::Tensor output, torch::Tensor input) {
+  check_dense(Collective::kAllGather, input, name());
   check_call(
       output.numel() == input.numel() * size_ &&
           input.scalar_type() == output.scalar_type(),
@@ -306,6 +334,7 @@ WorkPtr Communicator::broadcast(torch::Tensor tensor, int root) {
 }
 
 WorkPtr Communicator::all_to_all(torch::Tensor output, torch::Tensor input) {
+  check_dense(Collective::kAllToAll, output, name());
   check_call(
       output.numel() == input.numel() && input.numel() % size_ == 0 &&
           input.scalar_type() == output.scalar_type(),
@@ -329,6 +358,7 @@ WorkPtr Communicator::all_to_all_single(
   const auto check_side = [&](const char* side,
                               const torch::Tensor& tensor,
                               const std::vector<int64_t>& rows) {
+    check_dense(Collective::kAllToAllSingle, tensor, name());
     check_call(
         tensor.dim() >= 1 && tensor.is_contiguous() &&
             static_cast<int>(rows.size()) == size_ &&
@@ -403,7 +433,7 @@ WorkPtr Communicator::do_exchange(
 }
 
 void Communicator::barrier() {
-  const auto record = begin(Collective::kBarrier, torch::Tensor(), -1);
+  const auto record = begin(CollectiveRecord{.op = Collective::kBarrier});
   launched(record, [&] { return do_barrier(record); })->wait_on_host();
 }
 

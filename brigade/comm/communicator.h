@@ -94,7 +94,7 @@ class Communicator {
   const std::string& name() const { return options_.name; }
   const CommunicatorOptions& options() const { return options_; }
 
-  // All tensors must be contiguous. Shapes are free, only numel counts. Throws
+  // Dense and contiguous tensors of any shape: only numel counts. Throws
   // UsageError naming a tensor, dtype or peer that an operation cannot take.
   // all_reduce() is in place: tensor becomes op over the group's tensors.
   WorkPtr all_reduce(torch::Tensor tensor, ReduceOp op = ReduceOp::kSum);
@@ -122,7 +122,7 @@ class Communicator {
       torch::Tensor input,
       const RowSplits& splits);
   // Messages are matched by (peer, tag); tags from 0 to 2^28 - 2. The tensor
-  // must not be written before wait().
+  // must not be written before wait(). Only a group of one sends to itself.
   WorkPtr send(torch::Tensor tensor, int destination, int tag = 0);
   // Fills tensor with what source sends under the same tag.
   WorkPtr recv(torch::Tensor tensor, int source, int tag = 0);

@@ -45,16 +45,24 @@ class SelfCommunicator : public Communicator {
   }
   WorkPtr do_recv(torch::Tensor tensor, int, int tag, Record record) override {
     auto& letters = mailbox_[tag];
-    if (letters.empty()) {
+    const torch::Tensor letter =
+        letters.empty() ? torch::Tensor() : letters.front();
+    if (!letter.defined() || letter.numel() != tensor.numel() ||
+        letter.scalar_type() != tensor.scalar_type()) {
       throw UsageError(fmt::format(
-          "[comm] {} in group '{}' of one rank, which has sent itself "
-          "nothing with tag {}",
+          "[comm] {} in group '{}' of one rank, which has sent itself {} with "
+          "tag {}",
           to_string(record),
           name(),
+          letter.defined() ? fmt::format(
+                                 "{} x {}",
+                                 letter.numel(),
+                                 c10::toString(letter.scalar_type()))
+                           : "nothing",
           tag));
     }
     const AnyTensorMode any_tensor;
-    tensor.view({-1}).copy_(letters.front().view({-1}));
+    tensor.view({-1}).copy_(letter.view({-1}));
     letters.pop_front();
     return make_queued_work(tensor.device());
   }

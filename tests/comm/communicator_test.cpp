@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <functional>
 #include <latch>
+#include <vector>
 
 #include "brigade/base/error.h"
 #include "tests/support/ranks_as_threads.h"
@@ -49,6 +51,76 @@ TEST(Communicator, ATensorOfAnotherDeviceThanTheGroupsIsNamed) {
       ThrowsMessage<Error>(HasSubstr(
           "all_reduce of a tensor on meta in group 'world', which was "
           "made for tensors on cpu")));
+}
+
+TEST(Communicator, AMessageToItselfOrToNobodyIsNamed) {
+  run_ranks(2, [](CommunicatorPtr world) {
+    const auto tensor = torch::ones({2});
+    const int self = world->rank();
+    const auto is_refused = ThrowsMessage<UsageError>(AllOf(
+        HasSubstr("in group 'world' of 2 ranks"),
+        HasSubstr("is a message of this rank to itself")));
+    EXPECT_THAT([&] { world->send(tensor, self); }, is_refused);
+    EXPECT_THAT([&] { world->recv(tensor, self); }, is_refused);
+    EXPECT_THAT(
+        [&] {
+          world->exchange({tensor, 1 - self, tensor, self, 0});
+        },
+        is_refused);
+    EXPECT_THAT(
+        [&] { world->broadcast(tensor, -1); },
+        ThrowsMessage<UsageError>(
+            HasSubstr("broadcast with rank -1 in group 'world' of 2 ranks")));
+    EXPECT_THAT(
+        [&] { world->send(tensor, -1); },
+        ThrowsMessage<UsageError>(HasSubstr("send with rank -1")));
+    world->barrier();
+  });
+}
+
+TEST(Communicator, AGroupOfOneReceivesAMessageOfTheSameSizeAlone) {
+  const auto world = testing::make_world_of_one();
+  world->send(torch::ones({1}), 0);
+  auto received = torch::zeros({4});
+  EXPECT_THAT(
+      [&] { world->recv(received, 0); },
+      ThrowsMessage<UsageError>(AllOf(
+          HasSubstr("recv #1 of 4 x Float"),
+          HasSubstr("has sent itself 1 x Float with tag 0"))));
+  auto number = torch::zeros({1}, torch::kInt);
+  EXPECT_THROW(world->recv(number, 0), UsageError);
+  world->recv(received[0], 0)->wait();
+  EXPECT_EQ(received.sum().item<float>(), 1);
+}
+
+TEST(Communicator, AnUndefinedAndASparseTensorAreNamed) {
+  const auto world = testing::make_world_of_one();
+  const auto dense = torch::zeros({2, 2});
+  using Call = std::function<void(const torch::Tensor&)>;
+  const std::vector<Call> calls = {
+      [&](const auto& each) { world->all_reduce(each); },
+      [&](const auto& each) { world->all_reduce_as_bf16(each); },
+      [&](const auto& each) { world->all_reduce_rows(each); },
+      [&](const auto& each) { world->reduce_scatter(each, each); },
+      [&](const auto& each) { world->reduce_scatter(each, dense); },
+      [&](const auto& each) { world->all_gather(each, each); },
+      [&](const auto& each) { world->all_gather(dense, each); },
+      [&](const auto& each) { world->broadcast(each, 0); },
+      [&](const auto& each) { world->all_to_all(each, each); },
+      [&](const auto& each) {
+        world->all_to_all_single(each, dense, {{2}, {2}});
+      },
+      [&](const auto& each) { world->send(each, 0); },
+      [&](const auto& each) { world->recv(each, 0); }};
+  for (const Call& call : calls) {
+    EXPECT_THAT(
+        [&] { call(torch::Tensor()); },
+        ThrowsMessage<UsageError>(HasSubstr("of an undefined tensor")));
+    EXPECT_THAT(
+        [&] { call(dense.to_sparse()); },
+        ThrowsMessage<UsageError>(
+            HasSubstr("it takes dense ones; call to_dense()")));
+  }
 }
 
 // Every collective against its definition, for odd sizes, empty tensors and
