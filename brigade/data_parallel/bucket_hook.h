@@ -83,8 +83,8 @@ BucketHook int8_hook();
 // the next step (warm start), and M - P Q^T is the next error. Each rank sends
 // 8 rank (n + m)(R-1)/R bytes per matrix. Vectors, and matrices for which that
 // is more than half of all_reduce_hook's bytes, are reduced as they are, in the
-// same collective. Memory: one more float32 per gradient. Otherwise as
-// int8_hook().
+// same collective. Memory: one more float32 per gradient. Throws UsageError for
+// a rank below 1 or negative exact_steps. Otherwise as int8_hook().
 BucketHook powersgd_hook(const PowerSgdOptions& options = {});
 
 // The sum of this rank's range alone, for sharded gradients: n(R-1)/R bytes

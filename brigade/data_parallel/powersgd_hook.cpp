@@ -1,4 +1,5 @@
 #include <ATen/CPUGeneratorImpl.h>
+#include <fmt/format.h>
 #include <torch/types.h>
 
 #include <algorithm>
@@ -6,6 +7,7 @@
 #include <memory>
 #include <utility>
 
+#include "brigade/base/error.h"
 #include "brigade/base/hash.h"
 #include "brigade/data_parallel/bucket_hook.h"
 #include "brigade/data_parallel/error_feedback.h"
@@ -209,6 +211,13 @@ BucketHook powersgd_hook(const PowerSgdOptions& options) {
 }
 
 BucketHook powersgd_hook(const PowerSgdOptions& options, HookMemoryPtr memory) {
+  if (options.rank < 1 || options.exact_steps < 0) {
+    throw UsageError(fmt::format(
+        "[grad_sync] powersgd_hook() with rank = {} and exact_steps = {}: "
+        "factors have at least one column, and exact steps are counted from 0",
+        options.rank,
+        options.exact_steps));
+  }
   return [reduction =
               std::make_shared<PowerSgdReduction>(options, std::move(memory))](
              BucketView& bucket, Communicator& communicator) {

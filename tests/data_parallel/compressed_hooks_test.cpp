@@ -343,6 +343,18 @@ INSTANTIATE_TEST_SUITE_P(
         CompressedCase{"PowerSgd", [] { return powersgd_hook({.rank = 2}); }}),
     [](const auto& each) { return std::string(each.param.name); });
 
+TEST(PowerSgdHook, WrongOptionsAreNamed) {
+  for (const int rank : {0, -1}) {
+    EXPECT_THAT(
+        [&] { powersgd_hook({.rank = rank}); },
+        ThrowsMessage<UsageError>(
+            HasSubstr("powersgd_hook() with rank = " + std::to_string(rank))));
+  }
+  EXPECT_THAT(
+      [] { powersgd_hook({.rank = 2, .exact_steps = -1}); },
+      ThrowsMessage<UsageError>(HasSubstr("exact_steps = -1")));
+}
+
 TEST(CompressedHooks, RefuseShardedGradients) {
   run_ranks(2, [](const CommunicatorPtr& world) {
     for (const auto& [hook, name] :
