@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cstdint>
 #include <memory>
@@ -45,6 +46,28 @@ void check_is_of(const GradSync& sync, const OptimizerState& state) {
     if (fields.count(kStep) == 0)
       refuse_state(fmt::format("has no 'step' of '{}'", name));
   }
+}
+
+// Throws unless each parameter that the optimizer steps, and keeps states of,
+// has some in a state that has any: steps are counted for all, so that zeros in
+// their place would be taken for the moments of that many steps.
+void check_has_all_of(
+    const GradSync& sync,
+    const std::vector<int64_t>& steps,
+    const OptimizerState& state) {
+  std::vector<std::string> missing;
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const Param& param = sync.params()[i];
+    if (steps[i] >= 0 && !param.states.empty() &&
+        !state.of_param.contains(param.name))
+      missing.push_back(param.name);
+  }
+  if (missing.empty() || state.of_param.empty())
+    return;
+  refuse_state(fmt::format(
+      "has nothing of {}, which this optimizer steps: load one of the same "
+      "parameters, or none",
+      fmt::join(missing, ", ")));
 }
 
 const ParamFields*
@@ -190,6 +213,7 @@ void load_optimizer_state(
   }
   const NotedStates noted(sync, optimizer);
   const ParamSet& set = sync.param_set();
+  check_has_all_of(sync, noted.steps(), state);
   for (const auto& [name, fields] : state.of_param) {
     // A float32 weight has all of its master.
     std::set<std::string> known = {kStep, kMasterLow};

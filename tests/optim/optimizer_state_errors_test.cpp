@@ -71,6 +71,35 @@ TEST(OptimizerState, NamesStatesThatDoNotFit) {
           HasSubstr("after 0 steps and another parameter after 7")));
 }
 
+// Zeros would be taken for the moments of as many steps as the others have had.
+TEST(OptimizerState, NamesTheParametersThatBrigadesOptimizersWouldLack) {
+  run_ranks(2, [](const CommunicatorPtr& world) {
+    for (const auto sharding : {Sharding::kNone, Sharding::kOptimizer}) {
+      DataParallel<torch::nn::Sequential> model(
+          make_refused_net(),
+          world,
+          {.handover = GradHandover::kMainGrad, .sharding = sharding});
+      AdamW adamw = make_adamw(model.sync(), 0.0);
+      OptimizerState state;
+      for (const char* name : {"0.weight", "1.bias"}) {
+        const Param& param =
+            model.sync().params()[model.sync().param_set().index_of(name)];
+        const auto moments = torch::ones(param.tensor.sizes());
+        state.of_param[name] = {
+            {"step", torch::tensor(int64_t{5})},
+            {"exp_avg", moments},
+            {"exp_avg_sq", moments}};
+      }
+      EXPECT_THAT(
+          [&] { load_optimizer_state(model.sync(), adamw, state); },
+          ThrowsMessage<DataError>(HasSubstr(
+              "has nothing of 0.bias, 1.weight, which this optimizer steps")));
+      EXPECT_EQ(adamw.steps(), 0);
+      load_optimizer_state(model.sync(), adamw, OptimizerState());
+    }
+  });
+}
+
 TEST(OptimizerState, RefusesAnOptimizerWithoutStatesOnRanksOfPaddingToo) {
   run_ranks(2, [](const CommunicatorPtr& world) {
     DataParallel<torch::nn::Linear> model(
