@@ -33,7 +33,9 @@ struct MixedPrecision {
   // computed.
   std::optional<torch::ScalarType> output_dtype;
   // Full names of modules, parameters and buffers that keep their dtype; those
-  // of batch normalisation always do, as with FSDP.
+  // of batch normalisation always do, as with FSDP. Nothing inside forward() is
+  // cast for them, which FSDP does: a kept module that libtorch does not let
+  // compute with mixed dtypes (a Linear) casts its input and output itself.
   std::vector<std::string> keep;
 
   std::optional<torch::ScalarType> input_dtype() const {
