@@ -1,6 +1,6 @@
 // Finds the tensors in arguments and results of forward(), whatever its
-// signature: tensors, IValues of a torch::jit::Module, and tuples, pairs,
-// vectors, arrays and optionals of them.
+// signature: tensors, IValues of a torch::jit::Module (with tuples, lists and
+// dicts), and tuples, pairs, vectors, arrays and optionals of them.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -58,18 +58,32 @@ struct TensorVisitor<c10::IValue> {
       for (c10::IValue& element : elements)
         TensorVisitor<c10::IValue>::visit(element, visit);
       value = c10::ivalue::Tuple::create(std::move(elements));
-    } else if (value.isTensorList()) {
-      auto tensors = value.toTensorVector();
-      for (torch::Tensor& tensor : tensors)
-        visit(tensor);
-      value = tensors;
+    } else if (value.isList()) {
+      const auto list = value.toList().copy();
+      for (size_t i = 0; i < list.size(); ++i) {
+        c10::IValue element = list.get(i);
+        TensorVisitor<c10::IValue>::visit(element, visit);
+        list.set(i, std::move(element));
+      }
+      value = list;
     } else if (value.isGenericDict()) {
-      for (const auto& entry : value.toGenericDict()) {
+      const auto dict = value.toGenericDict().copy();
+      for (const auto& entry : dict) {
         c10::IValue element = entry.value();
         TensorVisitor<c10::IValue>::visit(element, visit);
         entry.setValue(element);
       }
+      value = dict;
+    } else if (value.isObject()) {
+      for (c10::IValue slot : value.toObject()->slots())
+        TensorVisitor<c10::IValue>::visit(slot, refuse);
     }
+  }
+  static void refuse(torch::Tensor& /*of an object*/) {
+    throw UsageError(
+        "[data_parallel] forward() takes or returns a TorchScript object with "
+        "tensors, whose dtype mixed precision cannot change; use tensors, or "
+        "tuples, lists and dicts of them");
   }
 };
 
@@ -126,7 +140,8 @@ struct TensorVisitor<std::pair<A, B>> {
 }  // namespace detail
 
 // Calls visit(Tensor&), which may replace the tensor, with each tensor of a
-// value. Returns false if the value's type may hold tensors that it cannot see.
+// value. Returns false if the value's type may hold tensors that it cannot see;
+// throws UsageError for a TorchScript object that has some.
 template <typename T, typename Visit>
 bool visit_tensors(T& value, const Visit& visit) {
   detail::TensorVisitor<T>::visit(value, visit);
@@ -143,10 +158,10 @@ decltype(auto) cast_input(T&& input, std::optional<torch::ScalarType> dtype) {
     return static_cast<T&&>(input);
   } else {
     Plain result(std::forward<T>(input));
-    detail::TensorVisitor<Plain>::visit(result, [&](torch::Tensor& tensor) {
-      if (dtype)
+    if (dtype)
+      detail::TensorVisitor<Plain>::visit(result, [&](torch::Tensor& tensor) {
         tensor = cast_floating(tensor, *dtype);
-    });
+      });
     return result;
   }
 }

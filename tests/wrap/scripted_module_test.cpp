@@ -124,6 +124,52 @@ TEST(ScriptedModule, TakesTheOptionsOfAnyOther) {
       ThrowsMessage<UsageError>(HasSubstr("ignore names 'third'")));
 }
 
+// A list of lists of tensors, and a list of numbers beside it.
+torch::jit::Module scripted_lists() {
+  torch::jit::Module net("Lists");
+  net.register_parameter("weight", torch::ones({2, 3}).requires_grad_(), false);
+  net.define(R"(
+    def forward(self, rows: List[List[Tensor]]):
+        out: List[List[Tensor]] = []
+        for row in rows:
+            out.append([torch.matmul(x, self.weight) for x in row])
+        return out, [len(rows)]
+  )");
+  return net;
+}
+
+TEST(ScriptedModule, MixedPrecisionSeesTensorsInListsOfLists) {
+  WrapOptions wrap;
+  wrap.mixed_precision = MixedPrecision{.output_dtype = torch::kFloat};
+  DataParallel model(scripted_lists(), make_world_of_one(), {}, wrap);
+  c10::List<torch::Tensor> row;
+  row.push_back(torch::full({1, 2}, 1.00001F));
+  row.push_back(torch::full({1, 2}, 2.0F));
+  c10::List<c10::List<torch::Tensor>> rows;
+  rows.push_back(row);
+  const auto result = model.forward({rows}).toTuple();
+  EXPECT_EQ(result->elements()[1].toIntVector(), std::vector<int64_t>{1});
+  const auto out = result->elements()[0].toList().get(0).toTensorVector();
+  ASSERT_EQ(out.size(), 2U);
+  EXPECT_EQ(out[0].scalar_type(), torch::kFloat);
+  EXPECT_TRUE(torch::equal(out[0], torch::full({1, 3}, 2.0F)));
+  (out[0] + out[1]).sum().backward();
+  EXPECT_TRUE(
+      torch::equal(tensors_of(*model)[0].grad(), torch::full({2, 3}, 3.0F)));
+  // The caller's own are as they were.
+  EXPECT_EQ(torch::Tensor(row[0]).scalar_type(), torch::kFloat);
+}
+
+TEST(ScriptedModule, MixedPrecisionRefusesAnObjectThatHasTensors) {
+  WrapOptions wrap;
+  wrap.mixed_precision = MixedPrecision{};
+  DataParallel model(scripted_lists(), make_world_of_one(), {}, wrap);
+  EXPECT_THAT(
+      [&] { model.forward({scripted_net(0)._ivalue()}); },
+      ThrowsMessage<UsageError>(
+          HasSubstr("takes or returns a TorchScript object with tensors")));
+}
+
 // What Python has: a module, saved before and after it was trained there on
 // both ranks' data.
 constexpr const char* kPythonNet = R"(
