@@ -68,8 +68,8 @@ void HuggingFaceTokenizer::read(
     model.fail("the vocabulary is empty");
 }
 
-// Where several listed tokens have one content, the first keeps the id, the
-// last the flags.
+// Where several tokens of `listed`, or of the other lists, have one content, the
+// first keeps the id, the last the flags.
 void HuggingFaceTokenizer::add_tokens_beside(
     const TokensBeside& beside,
     RegexScratch& scratch) {
@@ -95,12 +95,16 @@ void HuggingFaceTokenizer::add_tokens_beside(
     if (!token.content.empty())
       add(std::move(token), scratch);
   }
+  tokens.clear();
   for (const auto* list : {&beside.named, &beside.extra}) {
-    for (const AddedToken& token : *list) {
+    for (AddedToken token : *list) {
+      token.special = token.special || is_named(token.content);
       if (!token.content.empty() && !added_ids_.contains(token.content))
-        add(token, scratch);
+        tokens.push_back(std::move(token));
     }
   }
+  for (AddedToken& token : tokens)
+    add(std::move(token), scratch);
 }
 
 void HuggingFaceTokenizer::build_matchers() {

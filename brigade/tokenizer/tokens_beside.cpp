@@ -74,7 +74,7 @@ AddedToken read_token(const JsonNode& node, bool is_special) {
 struct Specials {
   std::vector<std::pair<std::string, AddedToken>> named;
   std::vector<AddedToken> extra;
-  bool has_extra_key = false;
+  bool has_list = false;
 };
 
 void put_named(const std::string& key, AddedToken token, Specials& specials) {
@@ -116,13 +116,16 @@ void read_specials(
       put_named(key, read_token(root.at(key), true), specials);
   }
   const auto extra = root.find("extra_special_tokens");
-  const bool has_extra = extra && !extra->value().empty();
-  if (has_extra)
+  const bool is_list = extra && extra->value().is_array();
+  if (extra)
     read_extra(*extra, specials);
-  specials.has_extra_key = specials.has_extra_key || has_extra;
+  // The older name counts where the other one gives no list.
   const auto older = root.find("additional_special_tokens");
-  if (older && !specials.has_extra_key)
+  const bool is_read =
+      older && !specials.has_list && !(is_list && !extra->value().empty());
+  if (is_read)
     read_extra(*older, specials);
+  specials.has_list = specials.has_list || is_list || is_read;
 }
 
 void read_listed(const JsonNode& list, TokensBeside& beside) {
@@ -217,6 +220,10 @@ TokensBeside read_tokens_beside(const fs::path& path) {
           read_added_tokens(map, specials, beside);
         });
   }
+  // Both files' keys in one order; those of a model's own stay behind.
+  std::ranges::stable_sort(specials.named, {}, [](const auto& entry) {
+    return std::ranges::find(kSpecialKeys, entry.first);
+  });
   for (auto& [key, token] : specials.named)
     beside.named.push_back(std::move(token));
   beside.extra = std::move(specials.extra);
