@@ -42,8 +42,13 @@ std::string tokenizer_config(
   put("bos_token", tokenizer.bos_id());
   put("eos_token", tokenizer.eos_id());
   // As generation and evaluation do, and what was prepared with it.
-  if (is_sentencepiece)
-    config["add_bos_token"] = tokenizer.bos_id().has_value();
+  if (is_sentencepiece) {
+    const auto around =
+        tokenizer.encode("", {.special_tokens = SpecialTokens::kTemplate});
+    const bool adds_bos = !around.empty() && around[0] == tokenizer.bos_id();
+    config["add_bos_token"] = adds_bos;
+    config["add_eos_token"] = around.size() > (adds_bos ? 1 : 0);
+  }
   return config.dump(2) + "\n";
 }
 

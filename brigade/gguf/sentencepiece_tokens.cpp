@@ -12,7 +12,6 @@
 #include "brigade/base/error.h"
 #include "brigade/base/utf8.h"
 #include "brigade/files/file.h"
-#include "brigade/tokenizer/sentencepiece_json.h"
 #include "brigade/tokenizer/sentencepiece_model.h"
 
 namespace brigade {
@@ -239,6 +238,7 @@ SentencePieceTokens add_sentencepiece_json(
 
 SentencePieceTokens add_sentencepiece_model(
     const std::filesystem::path& path,
+    const std::vector<AddedToken>& added,
     TokenList& tokens) {
   const MappedFile file(path);
   const SentencePieceModel model =
@@ -264,7 +264,7 @@ SentencePieceTokens add_sentencepiece_model(
           piece.text + "\"";
     tokens.set(static_cast<int64_t>(id), piece);
   }
-  for (const AddedToken& token : read_files_beside(path.parent_path()).tokens) {
+  for (const AddedToken& token : added) {
     if (!tokens.holds(token.id))
       continue;
     const auto at = static_cast<size_t>(token.id);

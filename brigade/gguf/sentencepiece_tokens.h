@@ -6,8 +6,10 @@
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <vector>
 
 #include "brigade/gguf/token_list.h"
+#include "brigade/tokenizer/added_tokens.h"
 
 namespace brigade {
 
@@ -25,9 +27,11 @@ SentencePieceTokens add_sentencepiece_json(
     const nlohmann::json& tokenizer,
     TokenList& tokens);
 
-// From a .model file and the files beside it.
+// From a .model file and the tokens that the files beside it add, ascending by
+// id.
 SentencePieceTokens add_sentencepiece_model(
     const std::filesystem::path& path,
+    const std::vector<AddedToken>& added,
     TokenList& tokens);
 
 }  // namespace brigade

@@ -217,14 +217,9 @@ void add_sentencepiece(
 }
 
 // Also those that the files beside it add.
-json all_added_tokens(const Tokenizer& engine) {
-  json list = json::array();
+std::vector<AddedToken> all_added_tokens(const Tokenizer& engine) {
   const auto* own = dynamic_cast<const HuggingFaceTokenizer*>(&engine);
-  if (own == nullptr)
-    return list;
-  for (const AddedToken& token : own->added_tokens())
-    list.push_back(added_token_json(token));
-  return list;
+  return own == nullptr ? std::vector<AddedToken>() : own->added_tokens();
 }
 
 void add_json(
@@ -233,7 +228,9 @@ void add_json(
     TokenList& tokens,
     TokenizerEntries& result) {
   json tokenizer = json::parse(read_text_file(path));
-  tokenizer["added_tokens"] = all_added_tokens(engine);
+  tokenizer["added_tokens"] = json::array();
+  for (const AddedToken& token : all_added_tokens(engine))
+    tokenizer["added_tokens"].push_back(added_token_json(token));
   const json& model = tokenizer.at("model");
   const std::string type =
       model.value("type", model.contains("merges") ? "BPE" : "");
@@ -360,7 +357,8 @@ TokenizerEntries tokenizer_entries(
   } else {
     const fs::path file = tokenizer_file(spec);
     if (file.extension() == ".model") {
-      const auto kind = add_sentencepiece_model(file, tokens);
+      const auto kind =
+          add_sentencepiece_model(file, all_added_tokens(*tokenizer), tokens);
       add_sentencepiece(kind, tokens, result);
     } else {
       add_json(file, *tokenizer, tokens, result);

@@ -136,10 +136,10 @@ class TokenizerReader {
     SentencePieceModel model{.pieces = tokens_};
     const auto* prefix = file_.find_value<bool>(key("add_space_prefix"));
     model.adds_dummy_prefix = prefix == nullptr || *prefix;
-    FilesBeside beside{.tokens = added_tokens()};
-    beside.begin = added_text(Special::kBegin, true);
-    beside.end = added_text(Special::kEnd, false);
-    return sentencepiece_json(model, beside);
+    SentencePieceJsonOptions options{.tokens = added_tokens()};
+    options.begin = added_text(Special::kBegin, true);
+    options.end = added_text(Special::kEnd, false);
+    return sentencepiece_json(model, options);
   }
 
   json byte_level() const {

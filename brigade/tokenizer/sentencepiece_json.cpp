@@ -5,14 +5,13 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <string_view>
+#include <unordered_map>
 #include <unordered_set>
 
-#include "brigade/base/parse_number.h"
 #include "brigade/base/utf8.h"
 #include "brigade/files/file.h"
-#include "brigade/files/usual_path.h"
-#include "brigade/json/node.h"
-#include "brigade/tokenizer/tokens_beside.h"
+#include "brigade/tokenizer/tokenizer_json.h"
 
 namespace brigade {
 namespace {
@@ -71,7 +70,17 @@ json merges_of(const Model& model) {
   return list;
 }
 
-json added_tokens_of(const Model& model, const FilesBeside& beside) {
+const Model::Piece* find_piece(const Model& model, const std::string& text) {
+  const auto piece = std::find_if(
+      model.pieces.begin(), model.pieces.end(), [&](const Model::Piece& each) {
+        return each.text == text;
+      });
+  return piece == model.pieces.end() ? nullptr : &*piece;
+}
+
+json added_tokens_of(
+    const Model& model,
+    const SentencePieceJsonOptions& options) {
   std::map<int32_t, AddedToken> tokens;
   for (size_t i = 0; i < model.pieces.size(); ++i) {
     const auto id = static_cast<int32_t>(i);
@@ -82,7 +91,7 @@ json added_tokens_of(const Model& model, const FilesBeside& beside) {
           .normalized = false,
           .special = true};
   }
-  for (const AddedToken& token : beside.tokens)
+  for (const AddedToken& token : options.tokens)
     tokens[token.id] = token;
   json list = json::array();
   for (const auto& [id, token] : tokens)
@@ -90,25 +99,25 @@ json added_tokens_of(const Model& model, const FilesBeside& beside) {
   return list;
 }
 
-std::optional<int64_t>
-id_of(const std::string& name, const Model& model, const FilesBeside& beside) {
-  for (const AddedToken& token : beside.tokens) {
+std::optional<int64_t> id_of(
+    const std::string& name,
+    const Model& model,
+    const SentencePieceJsonOptions& options) {
+  for (const AddedToken& token : options.tokens) {
     if (token.content == name)
       return token.id;
   }
-  for (size_t id = 0; id < model.pieces.size(); ++id) {
-    if (model.pieces[id].text == name)
-      return static_cast<int64_t>(id);
-  }
-  return std::nullopt;
+  const Model::Piece* piece = find_piece(model, name);
+  return piece == nullptr ? std::nullopt
+                          : std::optional<int64_t>(piece - &model.pieces[0]);
 }
 
-json template_of(const Model& model, const FilesBeside& beside) {
+json template_of(const Model& model, const SentencePieceJsonOptions& options) {
   json single = json::array();
   json pair = json::array();
   json specials = json::object();
   const auto add = [&](const std::optional<std::string>& name, int type) {
-    const auto id = name ? id_of(*name, model, beside) : std::nullopt;
+    const auto id = name ? id_of(*name, model, options) : std::nullopt;
     if (!id)
       return;
     specials[*name] = {
@@ -127,9 +136,9 @@ json template_of(const Model& model, const FilesBeside& beside) {
     pair.push_back(sequence);
   };
   for (const int type : {0, 1}) {
-    add(beside.begin, type);
+    add(options.begin, type);
     add_sequence(type == 0 ? "A" : "B", type);
-    add(beside.end, type);
+    add(options.end, type);
   }
   return {
       {"type", "TemplateProcessing"},
@@ -141,41 +150,6 @@ json template_of(const Model& model, const FilesBeside& beside) {
 json replace(const char* from, const char* to) {
   return {
       {"type", "Replace"}, {"pattern", {{"String", from}}}, {"content", to}};
-}
-
-AddedToken read_token(const JsonNode& node, int32_t id) {
-  AddedToken token{.id = id, .content = node.at("content").string()};
-  token.single_word = node.boolean_at("single_word", false);
-  token.lstrip = node.boolean_at("lstrip", false);
-  token.rstrip = node.boolean_at("rstrip", false);
-  token.normalized = node.boolean_at("normalized", false);
-  token.special = node.boolean_at("special", false);
-  return token;
-}
-
-void read_config_beside(
-    const fs::path& path,
-    std::map<int32_t, AddedToken>& tokens,
-    FilesBeside& beside) {
-  const std::string text = read_text_file(path);
-  const JsonDocument document(text, {"tokenizer", path.string()});
-  const JsonNode config = document.root();
-  const SpecialNames names = special_names_beside(path);
-  if (!config.boolean_at("add_bos_token", true))
-    beside.begin.reset();
-  else if (names.bos)
-    beside.begin = names.bos;
-  if (config.boolean_at("add_eos_token", false))
-    beside.end = names.eos.value_or("</s>");
-  const auto list = config.find("added_tokens_decoder");
-  if (!list)
-    return;
-  for (const auto& [name, value] : list->value().items()) {
-    const auto id = parse_number<int32_t>(name).value_or(-1);
-    if (id < 0)
-      list->fail(fmt::format("\"{}\" is not a token's id", name));
-    tokens[id] = read_token(list->at(name), id);
-  }
 }
 
 }  // namespace
@@ -214,36 +188,55 @@ std::optional<std::string> reason_not_to_convert(const Model& model) {
   return std::nullopt;
 }
 
-FilesBeside read_files_beside(const fs::path& folder) {
-  FilesBeside beside;
-  std::map<int32_t, AddedToken> tokens;
-  const fs::path added = folder / "added_tokens.json";
-  if (has_file(added)) {
-    const std::string text = read_text_file(added);
-    const JsonDocument document(text, {"tokenizer", added.string()});
-    const JsonNode root = document.root();
-    root.require_object();
-    for (const auto& [content, value] : root.value().items()) {
-      const auto id =
-          static_cast<int32_t>(root.at(content).integer(0, INT32_MAX - 1));
-      tokens[id] = {.id = id, .content = content, .normalized = false};
-    }
-  }
-  const fs::path config = folder / "tokenizer_config.json";
-  if (has_file(config))
-    read_config_beside(config, tokens, beside);
-  for (auto& [id, token] : tokens)
-    beside.tokens.push_back(std::move(token));
+TokensBeside read_tokens_beside(const fs::path& path, const Model& model) {
+  TokensBeside beside = read_tokens_beside(path);
+  beside.gives_way = false;
+  const auto name = [&](const std::string& piece) {
+    const Model::Piece* own = find_piece(model, piece);
+    return own != nullptr && own->type == Type::kControl ? piece : "";
+  };
+  if (!beside.names.bos)
+    beside.names.bos = name(model.bos_piece);
+  if (!beside.names.eos)
+    beside.names.eos = name(model.eos_piece);
   return beside;
 }
 
-bool adds_tokens(const FilesBeside& beside, const Model& model) {
-  return std::any_of(
-      beside.tokens.begin(), beside.tokens.end(), [&](const AddedToken& token) {
-        const auto id = static_cast<size_t>(token.id);
-        return id >= model.pieces.size() ||
-               model.pieces[id].text != token.content;
-      });
+NamedTokens named_tokens(const TokensBeside& beside, const Model& model) {
+  std::unordered_map<std::string_view, Type> types;
+  for (const Model::Piece& piece : model.pieces)
+    types.emplace(piece.text, piece.type);
+  auto result = NamedTokens::kSymbols;
+  for (const auto* list : {&beside.listed, &beside.named, &beside.extra}) {
+    for (const AddedToken& token : *list) {
+      const auto piece = types.find(token.content);
+      if (token.content.empty())
+        continue;
+      if (piece == types.end())
+        return NamedTokens::kNew;
+      if (!is_spelled_symbol(piece->second) &&
+          piece->second != Type::kUserDefined)
+        result = NamedTokens::kPieces;
+    }
+  }
+  return result;
+}
+
+json sentencepiece_json(
+    const Model& model,
+    const TokensBeside& beside,
+    const std::string& file) {
+  SentencePieceJsonOptions options;
+  json tokenizer = sentencepiece_json(model, options);
+  const HuggingFaceTokenizer engine(tokenizer.dump(), file, beside);
+  options.tokens = engine.added_tokens();
+  if (beside.adds_bos)
+    options.begin = beside.names.bos;
+  if (beside.adds_eos)
+    options.end = beside.names.eos;
+  tokenizer["added_tokens"] = added_tokens_of(model, options);
+  tokenizer["post_processor"] = template_of(model, options);
+  return tokenizer;
 }
 
 std::optional<std::string> convert_sentencepiece(const fs::path& path) {
@@ -251,11 +244,13 @@ std::optional<std::string> convert_sentencepiece(const fs::path& path) {
   const Model model = parse_sentencepiece_model(file.text(), path.string());
   if (reason_not_to_convert(model))
     return std::nullopt;
-  const FilesBeside beside = read_files_beside(path.parent_path());
-  return sentencepiece_json(model, beside).dump(2) + "\n";
+  const TokensBeside beside = read_tokens_beside(path, model);
+  return sentencepiece_json(model, beside, path.string()).dump(2) + "\n";
 }
 
-json sentencepiece_json(const Model& model, const FilesBeside& beside) {
+json sentencepiece_json(
+    const Model& model,
+    const SentencePieceJsonOptions& options) {
   json vocabulary = json::object();
   for (size_t id = 0; id < model.pieces.size(); ++id)
     vocabulary[model.pieces[id].text] = id;
@@ -278,10 +273,10 @@ json sentencepiece_json(const Model& model, const FilesBeside& beside) {
       {"version", "1.0"},
       {"truncation", nullptr},
       {"padding", nullptr},
-      {"added_tokens", added_tokens_of(model, beside)},
+      {"added_tokens", added_tokens_of(model, options)},
       {"normalizer", {{"type", "Sequence"}, {"normalizers", normalizers}}},
       {"pre_tokenizer", nullptr},
-      {"post_processor", template_of(model, beside)},
+      {"post_processor", template_of(model, options)},
       {"decoder", {{"type", "Sequence"}, {"decoders", decoders}}},
       {"model",
        {{"type", "BPE"},

@@ -11,6 +11,7 @@
 
 #include "brigade/tokenizer/added_tokens.h"
 #include "brigade/tokenizer/sentencepiece_model.h"
+#include "brigade/tokenizer/tokens_beside.h"
 
 namespace brigade {
 
@@ -23,26 +24,38 @@ std::optional<std::string> reason_not_to_convert(
 // As it stands in the "added_tokens" of a tokenizer.json.
 nlohmann::json added_token_json(const AddedToken& token);
 
-// What transformers reads beside a .model.
-struct FilesBeside {
+// With the model's own names of bos and eos where no file gives any.
+TokensBeside read_tokens_beside(
+    const std::filesystem::path& path,
+    const SentencePieceModel& model);
+
+// What the tokens named beside a model are to it: symbols such as <s>, that the
+// library treats as such or that stand for nothing in a text; ordinary pieces
+// too; or also what is no piece of it.
+enum class NamedTokens { kSymbols, kPieces, kNew };
+
+NamedTokens named_tokens(
+    const TokensBeside& beside,
+    const SentencePieceModel& model);
+
+struct SentencePieceJsonOptions {
   std::vector<AddedToken> tokens;  // ascending by id, each once
   // What the template adds before and behind a text, where there is such a
   // token.
-  std::optional<std::string> begin = "<s>";
+  std::optional<std::string> begin;
   std::optional<std::string> end;
 };
-
-// Whether they hold a token that is no piece of the model.
-bool adds_tokens(const FilesBeside& beside, const SentencePieceModel& model);
-
-// From added_tokens.json and tokenizer_config.json in `folder`; those that are
-// not there say nothing. Throws DataError naming file and place.
-FilesBeside read_files_beside(const std::filesystem::path& folder);
 
 // Precondition: !reason_not_to_convert(model).
 nlohmann::json sentencepiece_json(
     const SentencePieceModel& model,
-    const FilesBeside& beside);
+    const SentencePieceJsonOptions& options);
+
+// The same of a model with the files beside it. `file` is what errors call it.
+nlohmann::json sentencepiece_json(
+    const SentencePieceModel& model,
+    const TokensBeside& beside,
+    const std::string& file);
 
 // The tokenizer.json of a .model file and the files beside it; absent if it
 // cannot be converted. Throws DataError for files that are damaged.

@@ -114,6 +114,10 @@ void read_trainer(Fields fields, SentencePieceModel& model) {
       model.white_space_is_suffix = fields.flag();
     else if (fields.number() == 35)
       model.byte_fallback = fields.flag();
+    else if (fields.number() == 46)
+      model.bos_piece = fields.text();
+    else if (fields.number() == 47)
+      model.eos_piece = fields.text();
   }
 }
 

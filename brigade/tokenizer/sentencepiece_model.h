@@ -24,7 +24,9 @@ struct SentencePieceModel {
   };
   enum class Algorithm { kUnigram = 1, kBpe = 2, kWord = 3, kCharacters = 4 };
 
-  std::vector<Piece> pieces;  // by id
+  std::vector<Piece> pieces;      // by id
+  std::string bos_piece = "<s>";  // a piece that may not be there
+  std::string eos_piece = "</s>";
   Algorithm algorithm = Algorithm::kUnigram;
   bool byte_fallback = false;
   bool white_space_is_suffix = false;

@@ -21,7 +21,7 @@ namespace {
 
 class SentencePieceTokenizer : public Tokenizer {
  public:
-  explicit SentencePieceTokenizer(std::filesystem::path path)
+  SentencePieceTokenizer(std::filesystem::path path, const TokensBeside& beside)
       : path_(std::move(path)) {
     const MappedFile file(path_);
     if (file.size_bytes() == 0)
@@ -35,10 +35,14 @@ class SentencePieceTokenizer : public Tokenizer {
     }
     if (processor_->GetPieceSize() <= 0)
       fail(path_, "it holds no pieces");
+    bos_ = token_id(beside.names.bos.value_or(""));
+    eos_ = token_id(beside.names.eos.value_or(""));
+    adds_bos_ = beside.adds_bos;
+    adds_eos_ = beside.adds_eos;
   }
 
-  // kTemplate adds bos in front, as Llama does. Control symbols such as <s>
-  // are never recognised in the text: SentencePiece's own rule.
+  // Control symbols such as <s> are never recognised in the text:
+  // SentencePiece's own rule.
   std::vector<int32_t> encode(
       std::string_view text,
       const EncodeOptions& options) const override {
@@ -52,8 +56,12 @@ class SentencePieceTokenizer : public Tokenizer {
           text.size(),
           words_of_sentencepiece(status.ToString())));
     }
-    if (options.special_tokens == SpecialTokens::kTemplate && bos_id())
-      ids.insert(ids.begin(), *bos_id());
+    if (options.special_tokens == SpecialTokens::kTemplate) {
+      if (adds_bos_ && bos_)
+        ids.insert(ids.begin(), *bos_);
+      if (adds_eos_ && eos_)
+        ids.push_back(*eos_);
+    }
     return ids;
   }
 
@@ -79,12 +87,8 @@ class SentencePieceTokenizer : public Tokenizer {
   }
 
   int64_t vocab_size() const override { return processor_->GetPieceSize(); }
-  std::optional<int32_t> bos_id() const override {
-    return known(processor_->bos_id());
-  }
-  std::optional<int32_t> eos_id() const override {
-    return known(processor_->eos_id());
-  }
+  std::optional<int32_t> bos_id() const override { return bos_; }
+  std::optional<int32_t> eos_id() const override { return eos_; }
   std::optional<std::string> token_text(int32_t id) const override {
     if (id < 0 || id >= vocab_size())
       return std::nullopt;
@@ -104,10 +108,6 @@ class SentencePieceTokenizer : public Tokenizer {
 
  private:
   enum class Place { kBegin, kMiddle };
-
-  static std::optional<int32_t> known(int id) {
-    return id < 0 ? std::nullopt : std::optional<int32_t>(id);
-  }
 
   std::string decode_run(std::vector<int32_t> run, Place place) const {
     if (run.empty())
@@ -132,6 +132,10 @@ class SentencePieceTokenizer : public Tokenizer {
   }
 
   std::filesystem::path path_;
+  std::optional<int32_t> bos_;
+  std::optional<int32_t> eos_;
+  bool adds_bos_ = true;
+  bool adds_eos_ = false;
   // By pointer, so that its functions are called as virtual ones:
   // sentencepiece_library.cpp has no others.
   std::unique_ptr<sentencepiece::SentencePieceProcessor> processor_ =
@@ -141,8 +145,9 @@ class SentencePieceTokenizer : public Tokenizer {
 }  // namespace
 
 std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(
-    std::filesystem::path path) {
-  return std::make_unique<SentencePieceTokenizer>(std::move(path));
+    std::filesystem::path path,
+    const TokensBeside& beside) {
+  return std::make_unique<SentencePieceTokenizer>(std::move(path), beside);
 }
 
 }  // namespace brigade

@@ -28,18 +28,19 @@ bool is_json(const fs::path& path) {
   return file.size_bytes() > 0 && file.bytes()[0] == std::byte{'{'};
 }
 
-// By its own library, or, where files beside it add tokens to the model, by the
-// engine of tokenizer.json.
+// By its own library, or, where files beside it make other tokens special than
+// the model's own, by the engine of tokenizer.json.
 std::unique_ptr<Tokenizer> load_sentencepiece(const fs::path& path) {
-  const FilesBeside beside = read_files_beside(path.parent_path());
-  if (beside.tokens.empty())
-    return make_sentencepiece_tokenizer(path);
   const MappedFile file(path);
   const SentencePieceModel model =
       parse_sentencepiece_model(file.text(), path.string());
-  if (!adds_tokens(beside, model))
-    return make_sentencepiece_tokenizer(path);
-  if (const auto reason = reason_not_to_convert(model)) {
+  const TokensBeside beside = read_tokens_beside(path, model);
+  const NamedTokens named = named_tokens(beside, model);
+  const auto reason = reason_not_to_convert(model);
+  if (named == NamedTokens::kSymbols ||
+      (named == NamedTokens::kPieces && reason))
+    return make_sentencepiece_tokenizer(path, beside);
+  if (reason) {
     throw DataError(fmt::format(
         "[tokenizer] {}: the files beside it add tokens to the model, which "
         "cannot be done here: {}; save it as tokenizer.json with transformers "
@@ -48,9 +49,9 @@ std::unique_ptr<Tokenizer> load_sentencepiece(const fs::path& path) {
         *reason));
   }
   return std::make_unique<HuggingFaceTokenizer>(
-      sentencepiece_json(model, beside).dump(),
+      sentencepiece_json(model, beside, path.string()).dump(),
       path.string(),
-      TokensBeside{.names = special_names_beside(path)});
+      TokensBeside{.names = beside.names});
 }
 
 }  // namespace

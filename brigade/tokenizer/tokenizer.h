@@ -80,9 +80,9 @@ class Tokenizer {
 
 // `spec` is "bytes", the path of a tokenizer.json, of a SentencePiece .model,
 // or of a folder that holds tokenizer.json or (second choice) tokenizer.model.
-// bos and eos of a tokenizer.json come from tokenizer_config.json beside it,
-// where null means none; a key that is absent, or the file, leaves them to the
-// names that the known families use.
+// bos and eos come from tokenizer_config.json beside it, where null means none;
+// a key that is absent, or the file, leaves them to the .model, or to the names
+// that the known families use.
 // Throws DataError naming the file and, for JSON, the path inside it.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& spec);
 

@@ -181,16 +181,6 @@ void read_if_there(const fs::path& file, Use&& use) {
 
 }  // namespace
 
-SpecialNames special_names_beside(const fs::path& path) {
-  SpecialNames names;
-  read_if_there(
-      path.parent_path() / "tokenizer_config.json",
-      [&](const JsonNode& config, const nlohmann::ordered_json&) {
-        names = special_names(config);
-      });
-  return names;
-}
-
 TokensBeside read_tokens_beside(const fs::path& path) {
   const fs::path folder = path.parent_path();
   TokensBeside beside;
@@ -202,6 +192,8 @@ TokensBeside read_tokens_beside(const fs::path& path) {
         read_specials(config, order, specials);
         if (const auto list = config.find("added_tokens_decoder"))
           read_listed(*list, beside);
+        beside.adds_bos = config.boolean_at("add_bos_token", true);
+        beside.adds_eos = config.boolean_at("add_eos_token", false);
       });
   if (beside.gives_way) {
     read_if_there(

@@ -1,5 +1,5 @@
-// What the files beside a tokenizer.json say of its tokens: the names of the
-// special ones, and tokens that transformers adds to those of the file.
+// What the files beside a tokenizer.json or .model say of its tokens: the names
+// of the special ones, and tokens that transformers adds to those of the file.
 #pragma once
 
 #include <filesystem>
@@ -11,15 +11,12 @@
 
 namespace brigade {
 
-// The names of bos and eos, which a tokenizer.json does not contain. "": given
-// as null, the tokenizer has none; absent: no file says.
+// The names of bos and eos. "": given as null, the tokenizer has none; absent:
+// no file says.
 struct SpecialNames {
   std::optional<std::string> bos;
   std::optional<std::string> eos;
 };
-
-// From the tokenizer_config.json beside `path`, if there is one.
-SpecialNames special_names_beside(const std::filesystem::path& path);
 
 // Both lists are in the order in which transformers adds them. Each token gets
 // the id that it has already, or the next free one, whatever a file says.
@@ -34,6 +31,9 @@ struct TokensBeside {
   // Values of "bos_token" and the like: special, whatever `listed` says.
   std::vector<AddedToken> named;
   std::vector<AddedToken> extra;  // of "extra_special_tokens"
+  // Only of a .model: a tokenizer.json has a template.
+  bool adds_bos = true;  // to a text, where there is one: "add_bos_token"
+  bool adds_eos = false;
 };
 
 // From tokenizer_config.json and, where it has no "added_tokens_decoder",

@@ -4,9 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <random>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "brigade/base/error.h"
 #include "brigade/files/file.h"
@@ -83,17 +87,21 @@ TEST_F(SentencePieceJsonTest, TheConvertedModelGivesTheLibrarysTokens) {
     EXPECT_EQ(own.encode(text), library->encode(text)) << text;
 }
 
+std::string model_field(const std::string& tag, const std::string& bytes) {
+  return tag + std::string(1, static_cast<char>(bytes.size())) + bytes;
+}
+
 // A piece behind those of a .model: a message more of the same field.
 void append_piece(
     const std::filesystem::path& path,
     const std::string& text,
-    float score) {
-  std::string piece = "\x0A" + std::string(1, static_cast<char>(text.size()));
-  piece += text + "\x15";
+    float score,
+    SentencePieceModel::PieceType type =
+        SentencePieceModel::PieceType::kNormal) {
+  std::string piece = model_field("\x0A", text) + "\x15";
   piece.append(reinterpret_cast<const char*>(&score), sizeof score);
-  const std::string field =
-      "\x0A" + std::string(1, static_cast<char>(piece.size())) + piece;
-  write_text_file(path, read_text_file(path) + field);
+  piece += {'\x18', static_cast<char>(type)};
+  write_text_file(path, read_text_file(path) + model_field("\x0A", piece));
 }
 
 // Llama 2's runs of spaces are such pieces.
@@ -137,11 +145,137 @@ TEST_F(SentencePieceJsonTest, FilesBesideAddTheirTokens) {
       ElementsAre(401));
 }
 
-TEST_F(SentencePieceJsonTest, ATokenWithAGapBeforeItsIdIsRefused) {
-  write("added_tokens.json", {{"<|im_start|>", 410}});
+struct ModelCase {
+  const char* name;
+  const char* config;  // tokenizer_config.json
+  const char* map;     // special_tokens_map.json; "": none
+  const char* added;   // added_tokens.json
+  int64_t vocab_size;
+  std::optional<int32_t> bos;
+  const char* eos;  // "": none
+  Ids front;        // what is added to a text
+  Ids back;
+};
+
+// transformers 5.23's LlamaTokenizer says the same of the same folders, but
+// that it adds bos only where "add_bos_token" is true.
+const std::vector<ModelCase> kModelCases = {
+    {"nothing", "{}", "", "", 400, 1, "</s>", {1}, {}},
+    {"no bos", R"({"bos_token": null})", "", "", 400, {}, "</s>", {}, {}},
+    {"not added",
+     R"({"add_bos_token": false})",
+     "",
+     "",
+     400,
+     1,
+     "</s>",
+     {},
+     {}},
+    {"eos", R"({"add_eos_token": true})", "", "", 400, 1, "</s>", {1}, {2}},
+    {"no eos",
+     R"({"add_eos_token": true, "eos_token": null})",
+     "",
+     "",
+     400,
+     1,
+     "",
+     {1},
+     {}},
+    {"a symbol", R"({"eos_token": "<unk>"})", "", "", 400, 1, "<unk>", {1}, {}},
+    {"a piece", R"({"eos_token": "a"})", "", "", 400, 1, "a", {1}, {}},
+    {"a new token",
+     R"({"eos_token": "<|im_end|>", "add_eos_token": true})",
+     "",
+     "",
+     401,
+     1,
+     "<|im_end|>",
+     {1},
+     {400}},
+    {"by a map",
+     R"({"pad_token": "<pad>"})",
+     R"({"eos_token": "<|im_end|>"})",
+     R"({"<|im_end|>": 400})",
+     402,
+     1,
+     "<|im_end|>",
+     {1},
+     {}},
+    {"at an id of the model, and behind a gap",
+     "{}",
+     "",
+     R"({"<|im_end|>": 1, "<n>": 410})",
+     402,
+     1,
+     "</s>",
+     {1},
+     {}},
+};
+
+TEST_F(SentencePieceJsonTest, FilesBesideNameAndAddAsInTransformers) {
+  const auto path = folder_ / "tokenizer.model";
+  const EncodeOptions with{.special_tokens = SpecialTokens::kTemplate};
+  for (const ModelCase& each : kModelCases) {
+    SCOPED_TRACE(each.name);
+    write_text_file(folder_ / "tokenizer_config.json", each.config);
+    const std::string map = each.map;
+    const std::string added = each.added;
+    write_text_file(
+        folder_ / "special_tokens_map.json", map.empty() ? "{}" : map);
+    write_text_file(
+        folder_ / "added_tokens.json", added.empty() ? "{}" : added);
+    const auto tokenizer = load_tokenizer(path.string());
+    EXPECT_EQ(tokenizer->vocab_size(), each.vocab_size);
+    EXPECT_EQ(tokenizer->bos_id(), each.bos);
+    EXPECT_EQ(tokenizer->eos_id(), tokenizer->token_id(each.eos));
+    Ids around = each.front;
+    for (const int32_t id : tokenizer->encode("the ring"))
+      around.push_back(id);
+    around.insert(around.end(), each.back.begin(), each.back.end());
+    EXPECT_EQ(tokenizer->encode("the ring", with), around);
+    const auto converted = convert_sentencepiece(path);
+    ASSERT_TRUE(converted);
+    const HuggingFaceTokenizer exported(*converted, "FILE");
+    EXPECT_EQ(exported.vocab_size(), each.vocab_size);
+    EXPECT_EQ(exported.encode("the ring", with), around);
+  }
+}
+
+TEST_F(SentencePieceJsonTest, NamesThatNoFileGivesAreTheModels) {
+  const auto path = folder_ / "tokenizer.model";
+  append_piece(path, "<bos>", 0, SentencePieceModel::PieceType::kControl);
+  const std::string trainer = model_field("\xF2\x02", "<bos>");  // bos_piece
+  write_text_file(path, read_text_file(path) + model_field("\x12", trainer));
+  EXPECT_EQ(load_tokenizer(path.string())->bos_id(), 400);
+  write("added_tokens.json", {{"<n>", 401}});
+  const auto tokenizer = load_tokenizer(path.string());
+  EXPECT_EQ(tokenizer->bos_id(), 400);
   EXPECT_THAT(
-      [&] { load_tokenizer(folder_.path().string()); },
-      ThrowsMessage<DataError>(HasSubstr("the next free id is 400")));
+      tokenizer->encode("<n>", {.special_tokens = SpecialTokens::kTemplate}),
+      ElementsAre(400, 401));
+}
+
+TEST_F(SentencePieceJsonTest, TheLibraryFollowsNamesAndFlagsToo) {
+  const auto path = folder_ / "tokenizer.model";
+  append_piece(path, "<sep>", 0, SentencePieceModel::PieceType::kUserDefined);
+  write(
+      "tokenizer_config.json",
+      {{"eos_token", "a"},
+       {"sep_token", "<sep>"},
+       {"add_bos_token", false},
+       {"add_eos_token", true}});
+  ASSERT_FALSE(convert_sentencepiece(path));
+  const auto tokenizer = load_tokenizer(path.string());
+  const int32_t end = tokenizer->token_id("a").value();
+  EXPECT_EQ(tokenizer->eos_id(), end);
+  EXPECT_THAT(
+      tokenizer->encode("", {.special_tokens = SpecialTokens::kTemplate}),
+      ElementsAre(end));
+  write("added_tokens.json", {{"<n>", 401}});
+  EXPECT_THAT(
+      [&] { load_tokenizer(path.string()); },
+      ThrowsMessage<DataError>(HasSubstr(
+          "cannot be done here: \"<sep>\" is a symbol of the user's")));
 }
 
 TEST_F(SentencePieceJsonTest, AModelThatCannotBeConvertedIsRefusedWithReason) {
