@@ -21,6 +21,9 @@ using nlohmann::json;
 
 constexpr const char* kSpacePiece = "\u2581";
 constexpr float kUnreachableScore = -1e9F;
+constexpr const char* kMetaspaceDifference =
+    "llama.cpp puts a space before every text, after special tokens and before "
+    "another space too; the pre-tokenizer Metaspace does not";
 
 [[noreturn]] void refuse_tokenizer(const std::string& what) {
   throw ConfigError("[gguf] the tokenizer has no equal in llama.cpp: " + what);
@@ -195,9 +198,7 @@ SentencePieceTokens read_spaces(const json& tokenizer) {
                           part.value("add_prefix_space", true);
     if (prepends) {
       result.prefix = SpacePrefix::kBeforeText;
-      result.difference =
-          "llama.cpp puts a space before every text, after special tokens and "
-          "before another space too; the pre-tokenizer Metaspace does not";
+      result.difference = kMetaspaceDifference;
     }
   }
   if (!is_replaced)
@@ -264,6 +265,8 @@ SentencePieceTokens add_sentencepiece_model(
           piece.text + "\"";
     tokens.set(static_cast<int64_t>(id), piece);
   }
+  if (!added.empty() && model.adds_dummy_prefix)
+    result.difference = kMetaspaceDifference;
   for (const AddedToken& token : added) {
     if (!tokens.holds(token.id))
       continue;

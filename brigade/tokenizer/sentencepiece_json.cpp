@@ -152,6 +152,22 @@ json replace(const char* from, const char* to) {
       {"type", "Replace"}, {"pattern", {{"String", from}}}, {"content", to}};
 }
 
+json normalizer_of(const Model& model) {
+  json normalizers = json::array();
+  if (model.adds_dummy_prefix)
+    normalizers.push_back({{"type", "Prepend"}, {"prepend", kSpacePiece}});
+  normalizers.push_back(replace(" ", kSpacePiece));
+  return {{"type", "Sequence"}, {"normalizers", normalizers}};
+}
+
+json metaspace_of(const Model& model, const std::string& prepend_scheme) {
+  return {
+      {"type", "Metaspace"},
+      {"replacement", kSpacePiece},
+      {"prepend_scheme", model.adds_dummy_prefix ? prepend_scheme : "never"},
+      {"split", false}};
+}
+
 }  // namespace
 
 json added_token_json(const AddedToken& token) {
@@ -227,6 +243,8 @@ json sentencepiece_json(
     const TokensBeside& beside,
     const std::string& file) {
   SentencePieceJsonOptions options;
+  if (named_tokens(beside, model) != NamedTokens::kSymbols)
+    options.prepend_scheme = beside.is_legacy ? "always" : "first";
   json tokenizer = sentencepiece_json(model, options);
   const HuggingFaceTokenizer engine(tokenizer.dump(), file, beside);
   options.tokens = engine.added_tokens();
@@ -251,13 +269,10 @@ std::optional<std::string> convert_sentencepiece(const fs::path& path) {
 json sentencepiece_json(
     const Model& model,
     const SentencePieceJsonOptions& options) {
+  const bool is_metaspace = !options.prepend_scheme.empty();
   json vocabulary = json::object();
   for (size_t id = 0; id < model.pieces.size(); ++id)
     vocabulary[model.pieces[id].text] = id;
-  json normalizers = json::array();
-  if (model.adds_dummy_prefix)
-    normalizers.push_back({{"type", "Prepend"}, {"prepend", kSpacePiece}});
-  normalizers.push_back(replace(" ", kSpacePiece));
   json decoders = {
       replace(kSpacePiece, " "),
       {{"type", "ByteFallback"}},
@@ -274,8 +289,9 @@ json sentencepiece_json(
       {"truncation", nullptr},
       {"padding", nullptr},
       {"added_tokens", added_tokens_of(model, options)},
-      {"normalizer", {{"type", "Sequence"}, {"normalizers", normalizers}}},
-      {"pre_tokenizer", nullptr},
+      {"normalizer", is_metaspace ? json() : normalizer_of(model)},
+      {"pre_tokenizer",
+       is_metaspace ? metaspace_of(model, options.prepend_scheme) : json()},
       {"post_processor", template_of(model, options)},
       {"decoder", {{"type", "Sequence"}, {"decoders", decoders}}},
       {"model",

@@ -44,6 +44,10 @@ struct SentencePieceJsonOptions {
   // token.
   std::optional<std::string> begin;
   std::optional<std::string> end;
+  // Of Metaspace, which puts a space before a text that begins with none.
+  // Empty: before every text and behind every added token, as the library and
+  // llama.cpp do.
+  std::string prepend_scheme;
 };
 
 // Precondition: !reason_not_to_convert(model).
@@ -51,7 +55,9 @@ nlohmann::json sentencepiece_json(
     const SentencePieceModel& model,
     const SentencePieceJsonOptions& options);
 
-// The same of a model with the files beside it. `file` is what errors call it.
+// The same of a model with the files beside it, as transformers 5's
+// LlamaTokenizer has it; where they only name symbols, as the library has it.
+// `file` is what errors call it.
 nlohmann::json sentencepiece_json(
     const SentencePieceModel& model,
     const TokensBeside& beside,

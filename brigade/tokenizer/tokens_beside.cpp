@@ -194,6 +194,7 @@ TokensBeside read_tokens_beside(const fs::path& path) {
           read_listed(*list, beside);
         beside.adds_bos = config.boolean_at("add_bos_token", true);
         beside.adds_eos = config.boolean_at("add_eos_token", false);
+        beside.is_legacy = config.boolean_at("legacy", false);
       });
   if (beside.gives_way) {
     read_if_there(

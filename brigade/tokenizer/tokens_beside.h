@@ -31,9 +31,10 @@ struct TokensBeside {
   // Values of "bos_token" and the like: special, whatever `listed` says.
   std::vector<AddedToken> named;
   std::vector<AddedToken> extra;  // of "extra_special_tokens"
-  // Only of a .model: a tokenizer.json has a template.
+  // Only of a .model: a tokenizer.json has a template and a normalizer.
   bool adds_bos = true;  // to a text, where there is one: "add_bos_token"
   bool adds_eos = false;
+  bool is_legacy = false;  // a space comes behind added tokens too
 };
 
 // From tokenizer_config.json and, where it has no "added_tokens_decoder",

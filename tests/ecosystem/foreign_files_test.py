@@ -122,6 +122,52 @@ class ForeignFiles(TestInFolder):
             list(struct.unpack(f"<{len(data) // 2}H", data)),
             [token for text in texts for token in library.encode(text)])
 
+    def test_files_beside_a_sentencepiece_model_say_what_transformers_reads(
+            self):
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter([TEXT]), minloglevel=3, vocab_size=300,
+            model_prefix=str(self.folder / "model"), model_type="bpe",
+            byte_fallback=True, normalization_rule_name="identity",
+            remove_extra_whitespaces=False)
+        added = {"300": {"content": "<x>", "special": True},
+                 "301": {"content": "<y>", "rstrip": True}}
+        source = random.Random(4)
+        words = TEXT.split() + [" ", "  ", "<x>", "<y>", "<s>", "</s>", "e"]
+        texts = ["".join(source.choice(words) + source.choice(["", " "])
+                         for _ in range(source.randint(1, 12)))
+                 for _ in range(200)]
+        lines = self.folder / "beside.jsonl"
+        lines.write_text("".join(
+            json.dumps({"text": text}) + "\n" for text in texts))
+        cases = [
+            ({"added_tokens_decoder": added}, {}),
+            ({"added_tokens_decoder": added, "legacy": False}, {}),
+            ({"added_tokens_decoder": added, "legacy": True}, {}),
+            ({"eos_token": "e"}, {}),
+            ({"eos_token": "<y>", "pad_token": "<x>"}, {}),
+            ({}, {"eos_token": "<x>"}),
+        ]
+        for number, (config, names) in enumerate(cases):
+            with self.subTest(config=config, names=names):
+                folder = self.folder / f"beside-{number}"
+                folder.mkdir()
+                (folder / "tokenizer.model").write_bytes(
+                    (self.folder / "model.model").read_bytes())
+                (folder / "tokenizer_config.json").write_text(json.dumps(
+                    {"tokenizer_class": "LlamaTokenizer",
+                     "add_bos_token": True, **config}))
+                (folder / "special_tokens_map.json").write_text(
+                    json.dumps(names))
+                theirs = transformers.AutoTokenizer.from_pretrained(folder)
+                out = self.folder / f"beside-{number}-data"
+                run("prepare", "-i", lines, "-t", folder, "--prepend-bos",
+                    "--out", out)
+                data = out.with_suffix(".bin").read_bytes()
+                self.assertEqual(
+                    list(struct.unpack(f"<{len(data) // 2}H", data)),
+                    [token for text in texts for token in
+                     theirs.encode(text) + [theirs.eos_token_id]])
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -406,10 +406,16 @@ class Gguf(TestInFolder):
                     self.sentencepiece_folder(name, **more)[0])
 
     def test_llama_cpp_has_the_tokens_of_a_model_with_files_beside(self):
-        folder, _ = self.sentencepiece_folder("beside")
-        (folder / "added_tokens.json").write_text(
-            json.dumps({"<|im_start|>": 595, "<|im_end|>": 596}))
-        self.check_sentencepiece(folder)
+        for prefix in (False, True):
+            folder, _ = self.sentencepiece_folder(
+                f"beside-{prefix}", add_dummy_prefix=prefix)
+            (folder / "added_tokens.json").write_text(
+                json.dumps({"<|im_start|>": 595, "<|im_end|>": 596}))
+            if prefix:  # Brigade puts spaces as transformers does.
+                self.assertIn("the pre-tokenizer Metaspace does not",
+                              self.notes(folder))
+            else:
+                self.check_sentencepiece(folder)
 
     def test_llama_cpp_has_the_tokens_of_llama_2s_tokenizer_json(self):
         folder, proto = self.sentencepiece_folder("json")

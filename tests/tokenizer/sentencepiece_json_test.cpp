@@ -278,6 +278,29 @@ TEST_F(SentencePieceJsonTest, TheLibraryFollowsNamesAndFlagsToo) {
           "cannot be done here: \"<sep>\" is a symbol of the user's")));
 }
 
+TEST_F(SentencePieceJsonTest, SpacesBesideAddedTokensAreTransformers) {
+  write("added_tokens.json", {{"<x>", 400}});
+  const auto spelled = [&](const nlohmann::json& config) {
+    write("tokenizer_config.json", config);
+    const auto tokenizer = load_tokenizer(folder_.path().string());
+    std::string all;
+    for (const char* text : {"a<x>ring", "<x> ring", " ring", "</s><s>ring"}) {
+      for (const int32_t id : tokenizer->encode(text))
+        all += *tokenizer->token_text(id);
+      all += '\n';
+    }
+    return all;
+  };
+  const std::string first =
+      "\u2581a<x>ring\n<x>\u2581ring\n\u2581ring\n</s><s>ring\n";
+  EXPECT_EQ(spelled(nlohmann::json::object()), first);
+  EXPECT_EQ(spelled({{"legacy", false}}), first);
+  EXPECT_EQ(
+      spelled({{"legacy", true}}),
+      "\u2581a<x>\u2581ring\n<x>\u2581ring\n\u2581ring\n"
+      "</s><s>\u2581ring\n");
+}
+
 TEST_F(SentencePieceJsonTest, AModelThatCannotBeConvertedIsRefusedWithReason) {
   const SentencePieceModel bpe{
       .pieces = {{.text = "a"}},
