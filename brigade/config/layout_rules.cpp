@@ -209,11 +209,44 @@ void check_experts(
         dims.ep,
         dims.replicas() / groups,
         names_of(kReplicaAxes)));
-  check_routers(config.training, experts > 0, problems);
-  refuse_router_keys(config, decoder, problems);
 }
 
-// The model's own demands, without advice about whole layouts.
+bool goes_beyond_dynamic_rope(
+    const TrainConfig& config,
+    const DecoderConfig& decoder) {
+  return decoder.rope_scaling &&
+         decoder.rope_scaling->type == RopeType::kDynamic &&
+         config.training.seq_length > decoder.max_position_embeddings;
+}
+
+// What the model asks of keys, whatever the layout.
+void check_model_keys(
+    const TrainConfig& config,
+    const DecoderConfig& decoder,
+    Problems& problems) {
+  check_routers(config.training, decoder.experts.has_value(), problems);
+  refuse_router_keys(config, decoder, problems);
+  const int fragments = config.distributed.rounds.fragments;
+  if (fragments > decoder.num_hidden_layers)
+    problems.push_back(fmt::format(
+        "[config] /distributed/outer_fragments = {} is more than the model's "
+        "{} layers",
+        fragments,
+        decoder.num_hidden_layers));
+  // Answers are padded to seq_length here, and as long as they are to the
+  // reference model.
+  if (goes_beyond_dynamic_rope(config, decoder) &&
+      config.training.loss.is_of_pairs())
+    problems.push_back(fmt::format(
+        "[config] /training/loss = \"{}\": rope_scaling \"dynamic\" depends on "
+        "how far a sequence goes beyond max_position_embeddings {}, and "
+        "answers are padded to seq_length; set seq_length to at most {}",
+        to_string(config.training.loss.kind),
+        decoder.max_position_embeddings,
+        decoder.max_position_embeddings));
+}
+
+// What the model asks of a layout, without advice about whole layouts.
 void check_model(
     const TrainConfig& config,
     const DecoderConfig& decoder,
@@ -222,33 +255,14 @@ void check_model(
   validate_tensor_parallel(
       tensor_parallel_sizes(decoder), distributed.dims, problems);
   check_experts(config, decoder, problems);
-  if (distributed.rounds.fragments > decoder.num_hidden_layers)
-    problems.push_back(fmt::format(
-        "[config] /distributed/outer_fragments = {} is more than the model's "
-        "{} layers",
-        distributed.rounds.fragments,
-        decoder.num_hidden_layers));
-  const bool goes_beyond =
-      decoder.rope_scaling &&
-      decoder.rope_scaling->type == RopeType::kDynamic &&
-      config.training.seq_length > decoder.max_position_embeddings;
   // A rank sees its own part of the positions alone.
-  if (goes_beyond && distributed.dims.sequence_parts() > 1)
+  if (goes_beyond_dynamic_rope(config, decoder) &&
+      distributed.dims.sequence_parts() > 1)
     problems.push_back(fmt::format(
         "[config] {}: rope_scaling \"dynamic\" depends on how far a sequence "
         "goes beyond max_position_embeddings {}, which a part of it does not "
         "tell; set it to 1, or seq_length to at most {}",
         keys_of(distributed.dims, kSequenceAxes),
-        decoder.max_position_embeddings,
-        decoder.max_position_embeddings));
-  // Answers are padded to seq_length here, and as long as they are to the
-  // reference model.
-  if (goes_beyond && config.training.loss.is_of_pairs())
-    problems.push_back(fmt::format(
-        "[config] /training/loss = \"{}\": rope_scaling \"dynamic\" depends on "
-        "how far a sequence goes beyond max_position_embeddings {}, and "
-        "answers are padded to seq_length; set seq_length to at most {}",
-        to_string(config.training.loss.kind),
         decoder.max_position_embeddings,
         decoder.max_position_embeddings));
   if (distributed.dims.pp == 1 && distributed.pp_virtual_stages == 1 &&
@@ -434,16 +448,16 @@ std::vector<std::string> nearest_layouts(
   return nearest;
 }
 
+// "; nearest layouts of 8 ranks that fit: ...", or nothing.
 std::string advise(
     const TrainConfig& config,
     const DecoderConfig* decoder,
     int world_size) {
   const auto nearest = nearest_layouts(config, decoder, world_size);
   if (nearest.empty())
-    return fmt::format(
-        "no layout of {} ranks fits with these settings", world_size);
+    return "";
   return fmt::format(
-      "nearest layouts of {} ranks that fit: {}",
+      "; nearest layouts of {} ranks that fit: {}",
       world_size,
       fmt::join(nearest, "; "));
 }
@@ -459,7 +473,7 @@ std::string advise_ranks(const ParallelDims& dims) {
   return fmt::format("start {0:.0f} ranks (--nproc {0:.0f}) or ", ranks);
 }
 
-// Adds what was found, with the layouts to choose instead at the end.
+// Adds what was found, with the layouts to choose instead, if any, at the end.
 void add_with_advice(
     const TrainConfig& config,
     const DecoderConfig* decoder,
@@ -467,8 +481,7 @@ void add_with_advice(
     Problems& problems) {
   if (found.empty())
     return;
-  found.back() +=
-      "; " + advise(config, decoder, config.parallel_dims().world_size());
+  found.back() += advise(config, decoder, config.parallel_dims().world_size());
   problems.insert(problems.end(), found.begin(), found.end());
 }
 
@@ -501,7 +514,7 @@ void lay_out(int world_size, TrainConfig& config, Problems& problems) {
   dims.validate(world_size, product_problems);
   for (const std::string& problem : product_problems)
     problems.push_back(fmt::format(
-        "{}; {}change /distributed/*_size; {}",
+        "{}; {}change /distributed/*_size{}",
         problem,
         advise_ranks(dims),
         advise(config, decoder, world_size)));
@@ -516,6 +529,7 @@ void validate_model_layout(
     Problems& problems) {
   check_adapter(config, decoder, problems);
   check_mup(config, decoder, problems);
+  check_model_keys(config, decoder, problems);
   Problems found;
   check_model(config, decoder, found);
   TrainConfig cut_by_cost = config;

@@ -344,8 +344,9 @@ nlohmann::json with_model_overrides(
 // layout. Throws ConfigError with every problem found.
 void resolve_model(TrainConfig& config, const std::filesystem::path& folder);
 
-// Whether heads, kv heads, layers, sequence length and micro-batches fit the
-// layout. Adds one message per problem, with the nearest layouts that fit.
+// Whether the model fits the run's keys, and heads, kv heads and layers the
+// layout. Adds one message per problem; where the layout is at fault, the last
+// names the nearest layouts that fit, if any do.
 void validate_model_layout(
     const TrainConfig& config,
     const DecoderConfig& decoder,

@@ -982,6 +982,27 @@ TEST(TrainConfig, AModelThatDoesNotFitShowsTheNearestLayoutsThatDo) {
   EXPECT_THAT(problems_of({"distributed.tp_size=4"}, 4), IsEmpty());
 }
 
+TEST(TrainConfig, WhatNoLayoutMendsIsReportedWithoutLayouts) {
+  EXPECT_THAT(
+      problems_of({"distributed.pp_size=2", "training.router_z_loss=0.1"}, 2),
+      ElementsAre("[config] /training/router_z_loss = 0.1: this model has no "
+                  "experts; leave it out"));
+  EXPECT_THAT(
+      problems_of(
+          {"distributed.local_steps=8", "distributed.outer_fragments=5"}, 2),
+      ElementsAre(
+          EndsWith("outer_fragments = 5 is more than the model's 4 layers")));
+  EXPECT_THAT(
+      problems_of({"training.gradient_accumulation_steps=2147483648"}, 2),
+      ElementsAre(EndsWith("too many")));
+  // Beside a layout that does not fit, the layouts that do are named.
+  EXPECT_THAT(
+      problems_of({"distributed.pp_size=8", "training.router_z_loss=0.1"}, 8),
+      ElementsAre(
+          EndsWith("leave it out"),
+          HasSubstr("that fit: dp 2 * pp 4 * cp 1 * tp 1")));
+}
+
 TEST(TrainConfig, TokensOfAMicroBatchAndOfAStepAreCountable) {
   // The largest micro-batch that there may be: 2^31 - 1 is prime.
   EXPECT_THAT(
