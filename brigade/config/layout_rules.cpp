@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "brigade/config/keys.h"
@@ -405,6 +406,33 @@ std::vector<ParallelDims> layouts_near(
   return layouts;
 }
 
+// The number of virtual stages with which such a layout fits, if there is one:
+// the config's own, else the least of a schedule.
+std::optional<int> fitting_virtual_stages(
+    const TrainConfig& config,
+    const DecoderConfig* decoder,
+    const ParallelDims& dims) {
+  const DistributedConfig& own = config.distributed;
+  for (const int virtual_stages : {own.pp_virtual_stages, 1, 2}) {
+    TrainConfig candidate = config;
+    candidate.distributed.dims = dims;
+    candidate.distributed.pp_virtual_stages = virtual_stages;
+    // Another number of stages is cut by cost, with one `recompute` for all.
+    if (dims.pp != own.dims.pp || virtual_stages != own.pp_virtual_stages) {
+      candidate.distributed.pp_layers.reset();
+      candidate.training.recompute.resize(1);
+    }
+    Problems problems;
+    if (decoder != nullptr)
+      check_model(candidate, *decoder, problems);
+    if (problems.empty())
+      check_run(candidate, problems);
+    if (problems.empty())
+      return virtual_stages;
+  }
+  return std::nullopt;
+}
+
 // "dp 2 * pp 2 * cp 1 * tp 2 with pp_virtual_stages=1", nearest first.
 std::vector<std::string> nearest_layouts(
     const TrainConfig& config,
@@ -416,27 +444,12 @@ std::vector<std::string> nearest_layouts(
   for (const ParallelDims& dims : layouts_near(wanted, world_size)) {
     if (nearest.size() == kShownLayouts)
       break;
-    TrainConfig candidate = config;
-    candidate.distributed.dims = dims;
-    // Another number of stages is cut by cost, with one `recompute` for all.
-    if (dims.pp != config.distributed.dims.pp)
-      candidate.distributed.pp_layers.reset();
-    const bool one_stage =
-        dims.pp == 1 && config.distributed.pp_virtual_stages > 1;
-    if (one_stage)
-      candidate.distributed.pp_virtual_stages = 1;
-    if (dims.pp != config.distributed.dims.pp || one_stage)
-      candidate.training.recompute.resize(1);
-    Problems problems;
-    if (decoder != nullptr)
-      check_model(candidate, *decoder, problems);
-    if (problems.empty())
-      check_run(candidate, problems);
-    if (!problems.empty())
+    const auto virtual_stages = fitting_virtual_stages(config, decoder, dims);
+    if (!virtual_stages)
       continue;
     std::vector<std::string> settings;
-    if (one_stage)
-      settings.emplace_back("pp_virtual_stages=1");
+    if (*virtual_stages != config.distributed.pp_virtual_stages)
+      settings.push_back(fmt::format("pp_virtual_stages={}", *virtual_stages));
     if (dims.ep == 1 && wanted.ep > 1)  // which the product leaves out
       settings.emplace_back("ep_size=1");
     nearest.push_back(fmt::format(

@@ -1052,6 +1052,28 @@ TEST(TrainConfig, SchedulesSayWhatTheyNeed) {
           HasSubstr("there are 1"),
           HasSubstr("that fit: dp 2 * pp 1 * cp 1 * tp 1 with "
                     "pp_virtual_stages=1"))));
+  // The layout stays as it is where another number of virtual stages fits it.
+  EXPECT_THAT(
+      problems_of(
+          {"distributed.pp_size=2",
+           "distributed.pp_virtual_stages=2",
+           "distributed.pp_layers=[1,1,1,1]",
+           R"(training.recompute=["none","full","none","none"])"},
+          2),
+      ElementsAre(AllOf(
+          HasSubstr("1f1b has one stage per rank"),
+          HasSubstr("that fit: dp 1 * pp 2 * cp 1 * tp 1 with "
+                    "pp_virtual_stages=1; "))));
+  for (const char* virtual_stages : {"1", "4"})
+    EXPECT_THAT(
+        problems_of(
+            {"distributed.pp_size=2",
+             "distributed.pp_engine=interleaved_1f1b",
+             std::string("distributed.pp_virtual_stages=") + virtual_stages,
+             "training.gradient_accumulation_steps=2"},
+            2),
+        ElementsAre(HasSubstr("that fit: dp 1 * pp 2 * cp 1 * tp 1 with "
+                              "pp_virtual_stages=2; ")));
   // One rank is one stage, whatever the schedule: what the advice says fits.
   for (const char* engine : {"1f1b", "interleaved_1f1b"}) {
     const std::string schedule = std::string("distributed.pp_engine=") + engine;
