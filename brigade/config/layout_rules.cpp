@@ -125,21 +125,22 @@ void check_run(const TrainConfig& config, Problems& problems) {
         stages));
 }
 
-// Keys of routers in the training of a model that has none; 0 turns them off.
+// Keys of routers in the training of a model that has none, or without the loss
+// that they are of; 0 turns them off.
 void refuse_router_keys(
     const TrainConfig& config,
     const DecoderConfig& decoder,
     Problems& problems) {
   const TrainConfig defaults;
-  const auto refuse = [&](const char* name, const char* what) {
+  const auto refuse = [&](const char* name, const char* why) {
     const ConfigKey* key = find_config_key("training", name);
     const nlohmann::json value = key->get(config);
     if (value != 0 && value != key->get(defaults))
       problems.push_back(fmt::format(
-          "[config] {} = {}: this model has no {}; leave it out",
+          "[config] {} = {}: {}; leave it out",
           key->pointer(),
           value.dump(),
-          what));
+          why));
   };
   if (!decoder.experts) {
     for (const char* name :
@@ -147,14 +148,19 @@ void refuse_router_keys(
           "router_aux_loss_over",
           "router_z_loss",
           "expert_capacity_factor"})
-      refuse(name, "experts");
+      refuse(name, "this model has no experts");
+  } else if (config.training.router_losses.balance == 0) {
+    refuse(
+        "router_aux_loss_over",
+        "it means nothing with /training/router_aux_loss = 0");
   }
   if (!decoder.experts || !has_deepseek_router(decoder.architecture))
-    refuse("router_bias_rate", "routers with a bias");
+    refuse("router_bias_rate", "this model has no routers with a bias");
   else if (config.adapter.rank > 0)
     refuse(
         "router_bias_rate",
-        "bias that moves: beside an adapter the base model's stay as they are");
+        "this model has no bias that moves: beside an adapter the base "
+        "model's stay as they are");
 }
 
 void check_routers(
