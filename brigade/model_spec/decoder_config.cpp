@@ -56,14 +56,25 @@ nlohmann::json number_or_null(const std::optional<Value>& value) {
   return value ? nlohmann::json(*value) : nlohmann::json();
 }
 
+nlohmann::json layer_types_json(const DecoderConfig& config) {
+  std::vector<LayerType> types = config.layer_types;
+  if (types.empty())
+    types.assign(
+        static_cast<size_t>(config.num_hidden_layers),
+        config.sliding_window ? LayerType::kSlidingAttention
+                              : LayerType::kFullAttention);
+  nlohmann::json json = nlohmann::json::array();
+  for (const LayerType type : types)
+    json.push_back(to_string(type));
+  return json;
+}
+
 void add_gemma(const DecoderConfig& config, nlohmann::json& json) {
   json.erase("hidden_act");
   json["hidden_activation"] = "gelu_pytorch_tanh";
   json["attention_bias"] = config.qkv_bias;
   json["sliding_window"] = number_or_null(config.sliding_window);
-  json["layer_types"] = nlohmann::json::array();
-  for (const LayerType type : config.layer_types)
-    json["layer_types"].push_back(to_string(type));
+  json["layer_types"] = layer_types_json(config);
   // transformers takes no other number than an integer here.
   const double scalar = config.query_pre_attn_scalar.value_or(0);
   const auto whole = static_cast<int64_t>(scalar);
@@ -149,20 +160,19 @@ nlohmann::json to_hugging_face_json(
       if (config.architecture == Architecture::kQwen3Moe)
         json["use_sliding_window"] = config.sliding_window.has_value();
       else
-        json["layer_types"] = std::vector<std::string>(
-            static_cast<size_t>(config.num_hidden_layers),
-            to_string(
-                config.sliding_window ? LayerType::kSlidingAttention
-                                      : LayerType::kFullAttention));
+        json["layer_types"] = layer_types_json(config);
       break;
     case Architecture::kQwen3:
       json["attention_bias"] = config.qkv_bias;
       [[fallthrough]];
     case Architecture::kQwen2:
     case Architecture::kQwen2Moe:
-      if (config.architecture == Architecture::kQwen2Moe)
+      if (config.architecture == Architecture::kQwen2Moe) {
         json["qkv_bias"] = config.qkv_bias;
-      // The window applies to the layers from max_window_layers on.
+        json["layer_types"] = layer_types_json(config);
+      }
+      // Without layer_types the window applies to the layers from
+      // max_window_layers on.
       json["use_sliding_window"] = config.sliding_window.has_value();
       json["sliding_window"] = window;
       json["max_window_layers"] =

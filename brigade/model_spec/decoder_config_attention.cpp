@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "brigade/model_spec/decoder_config_reader.h"
 
@@ -211,10 +212,8 @@ void read_rope(const Reader& reader, DecoderConfig& config) {
 
 namespace {
 
-enum class Window { kNone, kEveryLayer, kSomeLayers };
-
-// layer_types (transformers 4.53 and later) overrides the older keys. One entry
-// per layer; empty after a problem.
+// layer_types (transformers 4.53 and later). One entry per layer; empty after a
+// problem.
 std::optional<std::vector<LayerType>> read_layer_types(
     const Reader& reader,
     int64_t num_hidden_layers) {
@@ -244,112 +243,139 @@ std::optional<std::vector<LayerType>> read_layer_types(
   return result;
 }
 
-Window window_of(const std::vector<LayerType>& types) {
-  const auto sliding = static_cast<size_t>(
-      std::count(types.begin(), types.end(), LayerType::kSlidingAttention));
-  if (sliding == 0)
-    return Window::kNone;
-  return sliding == types.size() ? Window::kEveryLayer : Window::kSomeLayers;
+// Whether transformers obeys the list; other models' layers are all the same.
+bool obeys_layer_types(Architecture architecture) {
+  return is_gemma(architecture) || architecture == Architecture::kQwen2 ||
+         architecture == Architecture::kQwen3 ||
+         architecture == Architecture::kQwen2Moe ||
+         architecture == Architecture::kDots1;
 }
 
-// The last of every `pattern` layers sees everything.
-std::vector<LayerType> alternating_layers(int64_t layers, int64_t pattern) {
+// In tokens; absent where the model has none. transformers has a default for an
+// absent key, and none for null.
+std::optional<int64_t> read_window_size(
+    const Reader& reader,
+    const DecoderConfig& config) {
+  constexpr const char* kKey = "sliding_window";
+  std::optional<int64_t> transformers_default = 4096;
+  switch (config.architecture) {
+    case Architecture::kQwen2:
+    case Architecture::kQwen3:
+    case Architecture::kQwen2Moe:
+    case Architecture::kQwen3Moe:
+      if (!reader.boolean("use_sliding_window").value_or(false))
+        return std::nullopt;
+      break;
+    case Architecture::kLlama:
+    case Architecture::kOlmoe:
+    case Architecture::kGlm4Moe:
+      if (const auto size = reader.integer(kKey, 1, kMaxPositions))
+        reader.problem(
+            kKey,
+            fmt::format(
+                "{}, but {} has no sliding window; MistralForCausalLM has",
+                *size,
+                name_of(config.architecture).class_name));
+      return std::nullopt;
+    case Architecture::kMixtral:
+      transformers_default.reset();
+      break;
+    default:
+      break;
+  }
+  if (reader.holds_null(kKey))
+    return std::nullopt;
+  const auto size = reader.integer(kKey, 1, kMaxPositions);
+  return size ? size : transformers_default;
+}
+
+// What transformers' configuration_*.py gives the layers of a model with a
+// window where the file does not list them.
+std::vector<LayerType> default_layer_types(
+    const Reader& reader,
+    const DecoderConfig& config) {
+  const auto max_window_layers = [&](int64_t transformers_default) {
+    return reader.integer("max_window_layers", 0, kMaxWidth)
+        .value_or(transformers_default);
+  };
+  // Layers of [begin, end) slide, but for the last of every `pattern`.
+  int64_t begin = 0;
+  int64_t end = config.num_hidden_layers;
+  int64_t pattern = config.num_hidden_layers + 1;
+  switch (config.architecture) {
+    case Architecture::kGemma2:
+      pattern = 2;
+      break;
+    case Architecture::kGemma3:
+      pattern =
+          reader.integer("sliding_window_pattern", 1, kMaxLayers).value_or(6);
+      break;
+    case Architecture::kQwen2Moe:
+      end = max_window_layers(28);
+      pattern = 2;
+      break;
+    case Architecture::kQwen2:
+    case Architecture::kQwen3:
+      begin = max_window_layers(28);
+      break;
+    case Architecture::kDots1:
+      begin = max_window_layers(62);
+      break;
+    default:
+      break;
+  }
   std::vector<LayerType> types;
-  for (int64_t layer = 0; layer < layers; ++layer) {
+  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    const bool slides =
+        layer >= begin && layer < end && (layer + 1) % pattern != 0;
     types.push_back(
-        (layer + 1) % pattern == 0 ? LayerType::kFullAttention
-                                   : LayerType::kSlidingAttention);
+        slides ? LayerType::kSlidingAttention : LayerType::kFullAttention);
   }
   return types;
-}
-
-void read_gemma_window(const Reader& reader, DecoderConfig& config) {
-  constexpr int64_t kTransformersDefault = 4096;
-  const int64_t pattern =
-      config.architecture == Architecture::kGemma2
-          ? 2
-          : reader.integer("sliding_window_pattern", 1, kMaxLayers).value_or(6);
-  const auto by_layer = read_layer_types(reader, config.num_hidden_layers);
-  config.layer_types =
-      by_layer ? *by_layer
-               : alternating_layers(config.num_hidden_layers, pattern);
-  const auto size = reader.integer("sliding_window", 1, kMaxPositions);
-  if (window_of(config.layer_types) == Window::kNone)
-    return;
-  if (reader.holds_null("sliding_window"))
-    reader.problem("sliding_window", "is null; the sliding layers need it");
-  config.sliding_window = size.value_or(kTransformersDefault);
 }
 
 }  // namespace
 
 void read_sliding_window(const Reader& reader, DecoderConfig& config) {
-  if (is_gemma(config.architecture))
-    return read_gemma_window(reader, config);
-  // transformers writes 0 for none here.
-  const json* written = reader.find("sliding_window");
-  const bool is_none = config.architecture == Architecture::kQwen2Moe &&
-                       written != nullptr && *written == 0;
-  const auto size = is_none
-                        ? std::nullopt
-                        : reader.integer("sliding_window", 1, kMaxPositions);
-  // transformers does not look at layer_types in these five.
-  if (config.architecture == Architecture::kMixtral ||
-      config.architecture == Architecture::kQwen3Moe) {
-    if (size && (config.architecture == Architecture::kMixtral ||
-                 reader.boolean("use_sliding_window").value_or(false)))
-      config.sliding_window = size;
-    return;
-  } else if (
-      config.architecture == Architecture::kLlama ||
-      config.architecture == Architecture::kOlmoe ||
-      config.architecture == Architecture::kGlm4Moe) {
-    if (size) {
-      reader.problem(
-          "sliding_window",
-          fmt::format(
-              "{}, but {} has no sliding window; MistralForCausalLM has",
-              *size,
-              name_of(config.architecture).class_name));
-    }
-    return;
-  }
-  const auto by_layer = read_layer_types(reader, config.num_hidden_layers);
-  Window window = Window::kNone;
-  const char* decided_by = "layer_types";
-  if (by_layer) {
-    window = window_of(*by_layer);
-  } else if (config.architecture == Architecture::kDots1) {
-    if (size &&
-        reader.integer("max_window_layers", 0, kMaxWidth).value_or(kMaxWidth) <
-            config.num_hidden_layers)
-      reader.problem("max_window_layers", "needs layer_types to say which");
-    return;
-  } else if (config.architecture == Architecture::kMistral) {
-    constexpr int64_t kTransformersDefault = 4096;
-    if (!reader.holds_null("sliding_window"))
-      config.sliding_window = size.value_or(kTransformersDefault);
-    return;
-  } else if (reader.boolean("use_sliding_window").value_or(false)) {
-    decided_by = "max_window_layers";
-    const int64_t first =
-        reader.integer("max_window_layers", 0, kMaxWidth).value_or(28);
-    if (first == 0) {
-      window = Window::kEveryLayer;
-    } else if (first < config.num_hidden_layers) {
-      window = Window::kSomeLayers;
-    }
-  }
-  if (window == Window::kSomeLayers) {
+  const auto size = read_window_size(reader, config);
+  const auto listed = read_layer_types(reader, config.num_hidden_layers);
+  const bool has_lists = is_gemma(config.architecture);
+  const bool is_listed = listed && obeys_layer_types(config.architecture);
+  std::vector<LayerType> types;
+  if (is_listed)
+    types = *listed;
+  else if (size || has_lists)
+    types = default_layer_types(reader, config);
+  const auto sliding_of = [](const std::vector<LayerType>& list) {
+    return std::count(list.begin(), list.end(), LayerType::kSlidingAttention);
+  };
+  const auto sliding = sliding_of(types);
+  if (listed && !is_listed && !listed->empty() &&
+      sliding_of(*listed) != sliding)
     reader.problem(
-        decided_by,
+        "layer_types",
+        fmt::format(
+            "is not obeyed by {}, of which {} layers have a sliding window "
+            "here; leave it out",
+            name_of(config.architecture).class_name,
+            sliding == 0 ? "no" : "all"));
+  if (has_lists)
+    config.layer_types = types;
+  if (sliding == 0)
+    return;
+  if (sliding < std::ssize(types) && !has_lists)
+    reader.problem(
+        is_listed                                        ? "layer_types"
+        : config.architecture == Architecture::kQwen2Moe ? "use_sliding_window"
+                                                         : "max_window_layers",
         "gives some layers a sliding window and others none, which is not "
         "supported; all layers must be the same");
-  } else if (window == Window::kEveryLayer) {
-    if (!size)
-      reader.problem("sliding_window", "is missing; the layers need it");
-    config.sliding_window = size;
-  }
+  else if (reader.holds_null("sliding_window"))
+    reader.problem("sliding_window", "is null; the sliding layers need it");
+  else if (!size)
+    reader.problem(
+        "use_sliding_window", "must be true for the layers that slide");
+  config.sliding_window = size;
 }
 
 }  // namespace brigade

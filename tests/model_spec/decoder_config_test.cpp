@@ -19,6 +19,7 @@ using nlohmann::json;
 using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -320,6 +321,12 @@ TEST(DecoderConfig, QwensWindowCountsOnlyWhereItIsUsed) {
       problems_of(config),
       ElementsAre(AllOf(
           HasSubstr("/model/layer_types"), HasSubstr("linear_attention"))));
+  config["layer_types"] = {"sliding_attention", "sliding_attention"};
+  config["use_sliding_window"] = false;
+  EXPECT_THAT(
+      problems_of(config),
+      ElementsAre("/model/use_sliding_window: must be true for the layers that "
+                  "slide"));
 }
 
 TEST(DecoderConfig, AttentionInBothDirectionsIsRefused) {
@@ -709,6 +716,106 @@ TEST(DecoderConfigExperts, AreReadUnderEachArchitecturesNames) {
   EXPECT_EQ(parse_valid(by_transformers).experts->num_experts, 8);
 }
 
+json small_dots1() {
+  json config = small_with_experts("dots1");
+  config.erase("num_experts");
+  config["n_routed_experts"] = 4;
+  return config;
+}
+
+json small_qwen2_moe() {
+  return with(
+      small_with_experts("qwen2_moe"),
+      {{"shared_expert_intermediate_size", 24}});
+}
+
+// transformers' configuration_qwen2_moe.py, whose rule is not dense Qwen2's.
+TEST(DecoderConfigExperts, Qwen2MoesWindowIsThatOfEveryOtherLayer) {
+  json config = with(
+      small_qwen2_moe(), {{"use_sliding_window", true}, {"sliding_window", 4}});
+  EXPECT_THAT(
+      problems_of(config),
+      ElementsAre(StartsWith(
+          "/model/use_sliding_window: gives some layers a sliding window")));
+  config["max_window_layers"] = 0;
+  EXPECT_EQ(parse_valid(config).sliding_window, std::nullopt);
+  config["max_window_layers"] = 1;
+  config["num_hidden_layers"] = 1;
+  EXPECT_EQ(parse_valid(config).sliding_window, 4);
+
+  config["num_hidden_layers"] = 2;
+  config["layer_types"] = {"sliding_attention", "sliding_attention"};
+  const DecoderConfig parsed = parse_valid(config);
+  EXPECT_EQ(parsed.sliding_window, 4);
+  // Without the list transformers would give it another window.
+  const json written = to_hugging_face_json(parsed, "float32");
+  EXPECT_EQ(written["layer_types"], config["layer_types"]);
+  EXPECT_EQ(parse_valid(written), parsed);
+
+  // As transformers writes none.
+  config = with(
+      small_qwen2_moe(),
+      {{"sliding_window", 0},
+       {"layer_types", {"full_attention", "full_attention"}}});
+  EXPECT_EQ(parse_valid(config).sliding_window, std::nullopt);
+}
+
+TEST(DecoderConfigExperts, AnAbsentWindowIsTransformersAndNullIsNone) {
+  json dots1 = small_dots1();
+  EXPECT_EQ(parse_valid(dots1).sliding_window, std::nullopt);  // of 62
+  dots1["max_window_layers"] = 0;
+  const json qwen = {{"use_sliding_window", true}, {"max_window_layers", 0}};
+  for (json config :
+       {dots1,
+        with(small_with_experts("qwen3_moe"), qwen),
+        with(small("qwen3"), qwen),
+        with(small("qwen2"), qwen)}) {
+    EXPECT_EQ(parse_valid(config).sliding_window, 4096) << config;
+    const json written = to_hugging_face_json(parse_valid(config), "float32");
+    EXPECT_EQ(written["sliding_window"], 4096);
+    EXPECT_EQ(parse_valid(written), parse_valid(config));
+    config["sliding_window"] = nullptr;
+    EXPECT_EQ(parse_valid(config).sliding_window, std::nullopt) << config;
+  }
+  dots1["max_window_layers"] = 1;
+  EXPECT_THAT(
+      problems_of(dots1),
+      ElementsAre(StartsWith("/model/max_window_layers: gives some layers")));
+}
+
+TEST(DecoderConfigExperts, LayerTypesThatTransformersDoesNotReadMustAgree) {
+  json mixtral = small("mixtral");
+  mixtral["num_local_experts"] = 4;
+  mixtral["num_experts_per_tok"] = 2;
+  for (const json& config :
+       {with(mixtral, {{"sliding_window", 4}}),
+        with(small("mistral"), {{"sliding_window", 4}}),
+        with(
+            small_with_experts("qwen3_moe"),
+            {{"use_sliding_window", true}, {"sliding_window", 4}})}) {
+    const json all = {"sliding_attention", "sliding_attention"};
+    EXPECT_EQ(
+        parse_valid(with(config, {{"layer_types", all}})), parse_valid(config));
+    EXPECT_THAT(
+        problems_of(with(
+            config,
+            {{"layer_types", {"full_attention", "sliding_attention"}}})),
+        ElementsAre(AllOf(
+            StartsWith("/model/layer_types: is not obeyed by "),
+            EndsWith("of which all layers have a sliding window here; leave it "
+                     "out"))));
+  }
+  const json slides = {
+      {"layer_types", {"sliding_attention", "sliding_attention"}}};
+  for (const json& config : {mixtral, small("mistral"), small("llama")}) {
+    EXPECT_THAT(
+        problems_of(with(config, slides)),
+        ElementsAre(AllOf(
+            StartsWith("/model/layer_types: is not obeyed by "),
+            HasSubstr("of which no layers have"))));
+  }
+}
+
 // Five layers, as transformers decides them.
 TEST(DecoderConfigExperts, SparseLayersFollowStepAndList) {
   const auto sparse = [](int64_t step, const std::vector<int64_t>& dense) {
@@ -727,14 +834,11 @@ TEST(DecoderConfigExperts, SparseLayersFollowStepAndList) {
 }
 
 TEST(DecoderConfigExperts, WriteWhatTheyWereReadFrom) {
-  json qwen2 = small_with_experts("qwen2_moe");
-  qwen2["shared_expert_intermediate_size"] = 24;
+  json qwen2 = small_qwen2_moe();
   qwen2["mlp_only_layers"] = {1};
   json olmoe = small_with_experts("olmoe");
   olmoe.erase("moe_intermediate_size");
-  json dots1 = small_with_experts("dots1");
-  dots1.erase("num_experts");
-  dots1["n_routed_experts"] = 4;
+  json dots1 = small_dots1();
   dots1["n_shared_experts"] = 2;
   dots1["n_group"] = 2;
   dots1["topk_group"] = 1;
@@ -756,9 +860,7 @@ TEST(DecoderConfigExperts, WriteWhatTheyWereReadFrom) {
 }
 
 TEST(DecoderConfigExperts, Dots1SaysWhatVllmReads) {
-  json dots1 = small_with_experts("dots1");
-  dots1.erase("num_experts");
-  dots1["n_routed_experts"] = 4;
+  json dots1 = small_dots1();
   const DecoderConfig parsed = parse_valid(dots1);
   const json written = to_hugging_face_json(parsed, "float32");
   EXPECT_EQ(written["scoring_func"], "sigmoid");
