@@ -210,10 +210,8 @@ nlohmann::json to_hugging_face_json(
       json[key] = value;
   }
   // One entry per layer, and the number of layers may have been overridden.
-  const auto kinds = json.find("layer_types");
-  const auto layers = static_cast<size_t>(config.num_hidden_layers);
-  if (kinds != json.end() && kinds->is_array() && kinds->size() != layers)
-    json.erase(kinds);
+  if (json.contains("layer_types"))
+    json["layer_types"] = layer_types_json(config);
   return json;
 }
 

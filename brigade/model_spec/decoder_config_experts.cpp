@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <string_view>
 
 #include "brigade/model_spec/decoder_config_reader.h"
@@ -70,17 +71,15 @@ void read_dense_layers(
   }
   for (const json& layer : *layers) {
     const auto index =
-        Reader::integer_in(layer, 0, config.num_hidden_layers - 1);
+        Reader::integer_in(layer, 0, std::numeric_limits<int64_t>::max());
     if (!index) {
       reader.problem(
-          "mlp_only_layers",
-          fmt::format(
-              "{} is none of the {} layers",
-              Reader::show(layer),
-              config.num_hidden_layers));
+          "mlp_only_layers", Reader::show(layer) + " is no index of a layer");
       return;
     }
-    experts.mlp_only_layers.push_back(*index);
+    // Of a model that was made shorter; transformers ignores it too.
+    if (*index < config.num_hidden_layers)
+      experts.mlp_only_layers.push_back(*index);
   }
 }
 

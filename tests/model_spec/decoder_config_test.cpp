@@ -816,6 +816,28 @@ TEST(DecoderConfigExperts, LayerTypesThatTransformersDoesNotReadMustAgree) {
   }
 }
 
+// transformers refuses a list of another length, of any architecture.
+TEST(DecoderConfigExperts, AShorterModelIsWrittenWithShorterLists) {
+  json source = with(
+      small_qwen2_moe(),
+      {{"use_sliding_window", true},
+       {"sliding_window", 4},
+       {"mlp_only_layers", {0, 3}},
+       {"layer_types",
+        {"sliding_attention", "sliding_attention", "full_attention"}}});
+  json written = to_hugging_face_json(parse_valid(source), "float32", source);
+  EXPECT_EQ(
+      written["layer_types"], json({"sliding_attention", "sliding_attention"}));
+  EXPECT_EQ(written["mlp_only_layers"], json::array({0}));
+
+  source = with(
+      small("llama"),
+      {{"layer_types",
+        {"full_attention", "full_attention", "full_attention"}}});
+  written = to_hugging_face_json(parse_valid(source), "float32", source);
+  EXPECT_EQ(written["layer_types"], json({"full_attention", "full_attention"}));
+}
+
 // Five layers, as transformers decides them.
 TEST(DecoderConfigExperts, SparseLayersFollowStepAndList) {
   const auto sparse = [](int64_t step, const std::vector<int64_t>& dense) {
@@ -923,8 +945,8 @@ TEST(DecoderConfigExperts, WrongValuesAreNamed) {
       first_problem("decoder_sparse_step", 0),
       "/model/decoder_sparse_step: 0 is not an integer from 1 to 16384");
   EXPECT_EQ(
-      first_problem("mlp_only_layers", {2}),
-      "/model/mlp_only_layers: 2 is none of the 2 layers");
+      first_problem("mlp_only_layers", {0, -1}),
+      "/model/mlp_only_layers: -1 is no index of a layer");
   EXPECT_THAT(
       first_problem("router_temperature", 2.0),
       StartsWith("/model/router_temperature: 2.0 is not supported; of the "
