@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace brigade {
 
 SupervisorResult supervise_with_restarts(
@@ -13,11 +15,12 @@ SupervisorResult supervise_with_restarts(
   };
   const auto environment = options.environment;
   RestartPolicy policy(restarts.limits);
+  SignalPipe signals = supervisor_signals();
   while (true) {
     options.environment = environment;
     options.environment.emplace_back(
         "BRIGADE_RESTART_COUNT", std::to_string(policy.restarts()));
-    SupervisorResult result = supervise(options);
+    SupervisorResult result = supervise(options, signals);
     if (result.dropped_bytes > 0) {
       say(fmt::format(
           "note: {} bytes of the ranks' output were dropped, since nobody "
@@ -31,6 +34,8 @@ SupervisorResult supervise_with_restarts(
       say(explanation);
     for (const std::string& line : describe_failures(result))
       say("error: " + line);
+    if (std::ranges::any_of(signals.take(), asks_for_end))
+      result.was_asked_to_end = true;
     const RestartVerdict verdict = policy.judge(result);
     if (!verdict.restarts) {
       if (!verdict.reason.empty())

@@ -24,7 +24,6 @@
 #include "brigade/launch/line_merger.h"
 #include "brigade/launch/rank_process.h"
 #include "brigade/launch/rank_report.h"
-#include "brigade/launch/signal_pipe.h"
 
 namespace brigade {
 
@@ -45,10 +44,6 @@ constexpr std::chrono::milliseconds kRecordingLook{10};
 constexpr int kPatience = 3;  // interrupts until the ranks are killed
 // How long output of a run that failed waits for somebody to read it.
 constexpr std::chrono::milliseconds kReaderWait{1000};
-
-bool asks_for_end(int number) {
-  return number == SIGINT || number == SIGTERM || number == SIGHUP;
-}
 
 // mkdtemp's folder is mode 0700.
 class PrivateFolder {
@@ -128,9 +123,9 @@ std::vector<std::string> rank_environment(
 
 class Supervisor {
  public:
-  explicit Supervisor(const SupervisorOptions& options)
+  Supervisor(const SupervisorOptions& options, SignalPipe& signals)
       : options_(options),
-        signals_({SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGQUIT}),
+        signals_(signals),
         guard_(
             files_of(folder_, options.nproc),
             folder_.path(),
@@ -165,8 +160,9 @@ class Supervisor {
     // What the ranks started and left behind, and with it the last writers of
     // their pipes.
     guard_.kill_group();
+    const uint64_t dropped = write_the_rest();
     SupervisorResult ended = result();
-    ended.dropped_bytes = write_the_rest(ended.exit_code != 0);
+    ended.dropped_bytes = dropped;
     ended.output_failure = merger_.failure_of(options_.output_descriptor);
     return ended;
   }
@@ -266,7 +262,8 @@ class Supervisor {
   // After the end of all ranks. The output of a run that went well waits for
   // its reader, as any program's; one that failed or is asked to end waits as
   // long as somebody reads. Returns the bytes that nobody took.
-  uint64_t write_the_rest(bool has_failed) {
+  uint64_t write_the_rest() {
+    bool is_impatient = result().exit_code != 0;
     size_t finished = 0;
     auto last_progress = Clock::now();
     while (true) {
@@ -283,14 +280,14 @@ class Supervisor {
       if (finished == inputs_.size() && outputs.empty())
         return 0;
       for (int number : signals_.take())
-        has_failed = has_failed || asks_for_end(number);
-      if (has_failed && Clock::now() - last_progress > kReaderWait)
+        is_impatient = note_end(number) || is_impatient;
+      if (is_impatient && Clock::now() - last_progress > kReaderWait)
         return merger_.drop() + unread_bytes();
       std::vector<pollfd> descriptors = {
           {.fd = signals_.descriptor(), .events = POLLIN, .revents = 0}};
       for (int output : outputs)
         descriptors.push_back({.fd = output, .events = POLLOUT, .revents = 0});
-      const auto wait_ms = has_failed ? kReaderWait.count() / 10 : -1;
+      const auto wait_ms = is_impatient ? kReaderWait.count() / 10 : -1;
       ::poll(descriptors.data(), descriptors.size(), static_cast<int>(wait_ms));
     }
   }
@@ -306,19 +303,22 @@ class Supervisor {
     return total;
   }
 
+  // False where the signal does not ask for the end.
+  bool note_end(int number) {
+    if (!asks_for_end(number))
+      return false;
+    was_asked_to_end_ = true;
+    end_signal_ = number;
+    ++end_signals_;
+    return true;
+  }
+
   void pass_on(int number) {
-    const bool is_end = asks_for_end(number);
-    was_asked_to_end_ = was_asked_to_end_ || is_end;
-    if (is_end) {
-      end_signal_ = number;
-      if (++end_signals_ >= kPatience)
-        number = SIGKILL;
-    }
     // A signal that asks for the end goes to all that the ranks started, as
     // from a terminal; the others are for the ranks, since they kill what does
     // not expect them.
-    if (is_end) {
-      signal_all(number);
+    if (note_end(number)) {
+      signal_all(end_signals_ >= kPatience ? SIGKILL : number);
       return;
     }
     // A rank that still starts has no handler: a request would end it.
@@ -537,7 +537,7 @@ class Supervisor {
 
   const SupervisorOptions& options_;
   PrivateFolder folder_;
-  SignalPipe signals_;
+  SignalPipe& signals_;
   ProcessGuard guard_;
   std::deque<Rank> ranks_;
   std::vector<int> inputs_;  // output and error of each rank; -1: at its end
@@ -545,7 +545,7 @@ class Supervisor {
   Phase phase_ = Phase::kRunning;
   int live_ = 0;
   int ended_ = 0;
-  int end_signal_ = 0;   // SIGINT, SIGTERM or SIGHUP that was passed on
+  int end_signal_ = 0;   // the latest SIGINT, SIGTERM or SIGHUP
   int end_signals_ = 0;  // how often
   bool was_asked_to_end_ = false;
   Clock::time_point next_deadline_ = Clock::time_point::max();
@@ -560,13 +560,29 @@ std::string signal_name(int number) {
 
 }  // namespace
 
+bool asks_for_end(int number) {
+  return number == SIGINT || number == SIGTERM || number == SIGHUP;
+}
+
+SignalPipe supervisor_signals() {
+  return SignalPipe(
+      {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGQUIT});
+}
+
 SupervisorResult supervise(const SupervisorOptions& options) {
+  SignalPipe signals = supervisor_signals();
+  return supervise(options, signals);
+}
+
+SupervisorResult supervise(
+    const SupervisorOptions& options,
+    SignalPipe& signals) {
   BRIGADE_ASSERT(
       options.nproc >= 1 && !options.command.empty(),
       "{} ranks of {} words",
       options.nproc,
       options.command.size());
-  return Supervisor(options).run();
+  return Supervisor(options, signals).run();
 }
 
 std::string describe(const RankFailure& failure) {

@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "brigade/launch/environment.h"
+#include "brigade/launch/signal_pipe.h"
 
 namespace brigade {
 
@@ -65,7 +66,7 @@ struct SupervisorResult {
   // Ranks that failed by themselves, the cause first; ranks that were ended
   // because of it are not among them.
   std::vector<RankFailure> failures;
-  // A signal that asks for the end was passed on to the ranks.
+  // A signal asked for the end, of the supervisor or of a rank.
   bool was_asked_to_end = false;
   // The lowest and the highest step that a rank reported; -1: none did.
   int64_t first_step = -1;
@@ -79,6 +80,16 @@ struct SupervisorResult {
 // Returns when every rank has ended. Throws ConfigError when the program cannot
 // be started, StorageError when the private folder cannot be made.
 SupervisorResult supervise(const SupervisorOptions& options);
+
+// SIGINT, SIGTERM or SIGHUP.
+bool asks_for_end(int number);
+
+// The same with a pipe of supervisor_signals() that outlives it, so that no
+// signal between two attempts is lost.
+SignalPipe supervisor_signals();
+SupervisorResult supervise(
+    const SupervisorOptions& options,
+    SignalPipe& signals);
 
 // "rank 1 failed at step 37: CommError: ...", "rank 1 (dp 1) was killed by
 // SIGKILL (9) at step 37", "rank 1 exited with code 5".

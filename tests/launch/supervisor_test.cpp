@@ -513,6 +513,42 @@ TEST_F(SupervisorTest, TheEndThatASignalAskedForIsNoReasonToRestart) {
   EXPECT_EQ(WEXITSTATUS(status), 143);
 }
 
+TEST_F(SupervisorTest, ASignalWhileTheOutputWaitsForItsReaderAsksForTheEnd) {
+  const Pipe pipe = make_pipe();
+  auto options = shell(1, "echo $$ > $T/pids; seq 1 30000");
+  options.output_descriptor = pipe.write_end.get();
+  const pid_t pid = ::fork();
+  if (pid == 0)
+    ::_exit(supervise(options).was_asked_to_end ? 0 : 1);
+  const fs::path rank = fs::path("/proc") / std::to_string(pids(1)[0]);
+  EXPECT_TRUE(eventually([&] { return !fs::exists(rank); }));
+  ::kill(pid, SIGTERM);
+  EXPECT_EQ(WEXITSTATUS(wait_for(pid)), 0);
+}
+
+TEST_F(SupervisorTest, ASignalBetweenTwoAttemptsIsNoReasonToRestart) {
+  for (const int number : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) {
+    fs::remove(folder_ / "counts");
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      ::signal(number, SIG_DFL);  // a shell's jobs ignore some
+      ::_exit(supervise_with_restarts(
+                  shell(1, "echo >> $T/counts; exit 5"),
+                  {.limits = {.max_restarts = 2},
+                   .explain =
+                       [&](const SupervisorResult&) {
+                         ::raise(number);
+                         return "";
+                       }})
+                  .exit_code);
+    }
+    const int status = wait_for(pid);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 5) << number;
+    // A request for recordings asks nothing of ranks that have ended.
+    EXPECT_EQ(lines("counts").size(), number == SIGQUIT ? 3U : 1U) << number;
+  }
+}
+
 TEST_F(SupervisorTest, AProgramThatIsNotThereIsNamed) {
   auto options = shell(2, "");
   options.command = {"no_such_program"};
