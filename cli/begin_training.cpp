@@ -88,7 +88,8 @@ void supervise_training(
       .command = program_arguments(),
       .executable = rank_program,
       .threads_per_rank = wanted_threads(config),
-      .unprefixed_rank = reporting_rank(config)};
+      .unprefixed_rank = reporting_rank(config),
+      .records_on_quit = true};
   for (int rank = 0; rank < launch.world_size; ++rank)
     options.rank_notes.push_back(
         config.parallel_dims().describe_coordinate(rank));

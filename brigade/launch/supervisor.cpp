@@ -322,7 +322,8 @@ class Supervisor {
       return;
     }
     // A rank that still starts has no handler: a request would end it.
-    const bool is_request = number == SIGUSR1 || number == SIGUSR2;
+    const bool is_request = number == SIGUSR1 || number == SIGUSR2 ||
+                            (number == SIGQUIT && options_.records_on_quit);
     for (const Rank& rank : ranks_) {
       if (rank.is_live &&
           (!is_request || handles_signal(rank.process.pid, number)))

@@ -44,6 +44,9 @@ struct SupervisorOptions {
   // What messages add to a rank's number, by rank: "dp 1, tp 0". Empty:
   // nothing.
   std::vector<std::string> rank_notes;
+  // The program writes recordings on SIGQUIT, which a rank that still starts is
+  // spared. Others are sent it in any case.
+  bool records_on_quit = false;
   // After the first failure: how long until SIGKILL. At most 2 s in all.
   std::chrono::milliseconds kill_after{1500};
   // Where the ranks' output goes.

@@ -549,6 +549,28 @@ TEST_F(SupervisorTest, ASignalBetweenTwoAttemptsIsNoReasonToRestart) {
   }
 }
 
+// As one for recordings that comes while libtorch is loaded.
+TEST_F(SupervisorTest, SigquitEndsOtherProgramsAndNoRankThatStillStarts) {
+  for (const bool records : {false, true}) {
+    fs::remove(folder_ / "pids");
+    auto options = shell(
+        1,
+        "trap 'echo got HUP > $T/hup' HUP; echo $$ > $T/pids; "
+        "until [ -e $T/hup ]; do sleep 0.01; done; exit 0");
+    options.records_on_quit = records;
+    const pid_t supervisor = ::fork();
+    if (supervisor == 0) {
+      ::signal(SIGQUIT, SIG_DFL);  // a shell's jobs ignore it
+      ::_exit(supervise(options).exit_code);
+    }
+    pids(1);
+    ::kill(supervisor, SIGQUIT);
+    if (records)
+      ::kill(supervisor, SIGHUP);
+    EXPECT_EQ(WEXITSTATUS(wait_for(supervisor)), records ? 0 : 128 + SIGQUIT);
+  }
+}
+
 TEST_F(SupervisorTest, AProgramThatIsNotThereIsNamed) {
   auto options = shell(2, "");
   options.command = {"no_such_program"};
