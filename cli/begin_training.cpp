@@ -10,6 +10,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/config/model_layout.h"
+#include "brigade/launch/program_start.h"
 #include "brigade/metrics/run_folder.h"
 #include "brigade/run/checkpoint_folder.h"
 #include "brigade/run/dry_run.h"
@@ -145,6 +146,7 @@ bool begin_training(
     fmt::print("{}", describe_head(config));
     return false;
   }
+  outlive_readers();
   if (!launch.is_supervisor)
     return true;
   // What can fail without ranks fails here, once, before there are any.

@@ -17,25 +17,29 @@ void open_missing_descriptors() {
   }
 }
 
-void on_file_size_limit(int /*number*/) {}
+void on_caught_signal(int /*number*/) {}
 
 // A handler, not SIG_IGN, which exec() would hand on.
-void catch_file_size_limit() {
+void catch_signal(int number) {
   struct sigaction action {};
-  ::sigaction(SIGXFSZ, nullptr, &action);
+  ::sigaction(number, nullptr, &action);
   if (action.sa_handler != SIG_DFL)
     return;
   action = {};
-  action.sa_handler = on_file_size_limit;
+  action.sa_handler = on_caught_signal;
   action.sa_flags = SA_RESTART;
-  ::sigaction(SIGXFSZ, &action, nullptr);
+  ::sigaction(number, &action, nullptr);
 }
 
 }  // namespace
 
 void prepare_program() {
   open_missing_descriptors();
-  catch_file_size_limit();
+  catch_signal(SIGXFSZ);
+}
+
+void outlive_readers() {
+  catch_signal(SIGPIPE);
 }
 
 }  // namespace brigade

@@ -14,4 +14,9 @@ namespace brigade {
 //     have the default action again.
 void prepare_program();
 
+// From here on a write to a pipe whose reader has gone (`brigade train | head`)
+// fails with EPIPE, where SIGPIPE would end the process. What was set for the
+// signal before stays; programs that this one starts have the default again.
+void outlive_readers();
+
 }  // namespace brigade

@@ -179,8 +179,9 @@ ProcessGuard::ProcessGuard(
   GuardPlan plan{
       .folder = folder.string(),
       .last_words = fmt::format(
-          "error: the supervisor of the ranks (process {}) was killed; the "
-          "kernel does that when memory runs out. Its ranks are ended\n",
+          "error: the supervisor of the ranks (process {}) was killed, "
+          "perhaps by the kernel because memory ran out. Its ranks are "
+          "ended\n",
           ::getpid()),
       .error_descriptor = error_descriptor};
   for (const auto& file : files)

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include "program_faults.h"
 
@@ -46,7 +47,7 @@ class ProgramStart : public ::testing::Test {
         "--config",
         (folder_ / "run.json").string(),
         "--nproc",
-        "2",
+        std::to_string(ranks_),
         "logging.run_dir=" + run(name).string()};
     all.insert(all.end(), more.begin(), more.end());
     return StartedProgram("sh", all).wait();
@@ -54,6 +55,7 @@ class ProgramStart : public ::testing::Test {
   fs::path run(const std::string& name) const { return folder_ / name; }
 
   testing::RunsFolder folder_;
+  int ranks_ = 2;
 };
 
 TEST_F(ProgramStart, WithoutStandardDescriptorsARunTrainsAndEnds) {
@@ -66,6 +68,23 @@ TEST_F(ProgramStart, WithoutStandardDescriptorsARunTrainsAndEnds) {
         closed.find(" >&-") != std::string::npos || closed.starts_with(">&-");
     EXPECT_EQ(result.exit_code, loses_output ? 6 : 0) << closed << result.err;
     EXPECT_EQ(testing::losses_of(run(name)).size(), kStepsOfStart) << closed;
+  }
+}
+
+// Nobody reads the pipe any more when the program starts.
+TEST_F(ProgramStart, ARunOutlivesItsReaders) {
+  for (const int ranks : {1, 2}) {
+    ranks_ = ranks;
+    const std::string name = fmt::format("read{}", ranks);
+    const ProgramResult result = train(
+        fmt::format(
+            "mkfifo '{0}'; true <'{0}' & exec >'{0}'; wait; exec \"$@\"",
+            (folder_ / (name + ".pipe")).string()),
+        name,
+        {fmt::format("distributed.dp_size={}", ranks)});
+    EXPECT_EQ(result.exit_code, 128 + SIGPIPE) << result.err;
+    EXPECT_EQ(testing::losses_of(run(name)).size(), kStepsOfStart);
+    EXPECT_EQ(list_checkpoints(run(name) / "checkpoints").size(), 1U);
   }
 }
 

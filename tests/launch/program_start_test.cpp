@@ -86,5 +86,28 @@ TEST(ProgramStart, TheLimitOfFileSizesEndsOtherProgramsAsBefore) {
   }
 }
 
+TEST(ProgramStart, AProgramOutlivesItsReadersAndThoseThatItStartsDoNot) {
+  const auto write_without_reader = [] {
+    int ends[2];
+    if (::pipe(ends) != 0 || ::close(ends[0]) != 0)
+      return 1;
+    return ::write(ends[1], "a", 1) < 0 ? errno : 0;
+  };
+  ::signal(SIGPIPE, SIG_DFL);
+  EXPECT_EQ(exit_code_of(write_without_reader), 128 + SIGPIPE);
+  EXPECT_EQ(
+      exit_code_of([&] {
+        outlive_readers();
+        return write_without_reader();
+      }),
+      EPIPE);
+  const int started = exit_code_of([] {
+    outlive_readers();
+    ::execlp("sh", "sh", "-c", "kill -PIPE $$; exit 3", nullptr);
+    return 127;
+  });
+  EXPECT_EQ(started, 128 + SIGPIPE);
+}
+
 }  // namespace
 }  // namespace brigade

@@ -382,8 +382,8 @@ TEST_F(SupervisorTest, KillingTheSupervisorLeavesNoOrphan) {
   EXPECT_THAT(
       read_text_file(folder_ / "error"),
       HasSubstr(fmt::format(
-          "error: the supervisor of the ranks (process {}) was killed; the "
-          "kernel does that when memory runs out",
+          "error: the supervisor of the ranks (process {}) was killed, perhaps "
+          "by the kernel because memory ran out",
           supervisor)));
   ::prctl(PR_SET_CHILD_SUBREAPER, 0);
 }
