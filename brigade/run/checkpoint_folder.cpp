@@ -1,6 +1,7 @@
 #include "brigade/run/checkpoint_folder.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -20,9 +21,11 @@ namespace fs = std::filesystem;
 constexpr const char* kLatestFile = "latest";
 constexpr const char* kRemovedSuffix = ".removed.tmp";
 
+// Not "007", which no save writes.
 std::optional<int64_t> step_of(const std::string& name) {
   const auto step = parse_number<int64_t>(name);
-  return step.value_or(-1) >= 0 ? step : std::nullopt;
+  const bool is_step = step && *step >= 0 && name == std::to_string(*step);
+  return is_step ? step : std::nullopt;
 }
 
 // "12.tmp" without ".tmp"; std::nullopt: another name.
@@ -200,6 +203,23 @@ std::vector<int64_t> steps_to_remove(
   return removed;
 }
 
+namespace {
+
+// First under a name that is no checkpoint's: a kill in between leaves nothing
+// that looks like one and is not.
+void remove_checkpoint(const fs::path& path) {
+  const fs::path leaving = with_suffix(path, kRemovedSuffix);
+  std::error_code error;
+  fs::rename(path, leaving, error);
+  if (error) {
+    throw StorageError(fmt::format(
+        "[checkpoint] cannot remove '{}': {}", path.string(), error.message()));
+  }
+  remove_or_throw(leaving);
+}
+
+}  // namespace
+
 std::vector<int64_t> prune_checkpoints(
     const fs::path& folder,
     const Retention& retention,
@@ -210,21 +230,16 @@ std::vector<int64_t> prune_checkpoints(
       steps.push_back(entry.step);
   }
   const auto removed = steps_to_remove(steps, retention);
+  std::vector<std::string> failures;
   for (const int64_t step : removed) {
-    const fs::path path = folder / std::to_string(step);
-    // First under a name that is no checkpoint's: a kill in between leaves
-    // nothing that looks like one and is not.
-    const fs::path leaving = with_suffix(path, kRemovedSuffix);
-    std::error_code error;
-    fs::rename(path, leaving, error);
-    if (error) {
-      throw StorageError(fmt::format(
-          "[checkpoint] cannot remove '{}': {}",
-          path.string(),
-          error.message()));
+    try {
+      remove_checkpoint(folder / std::to_string(step));
+    } catch (const StorageError& error) {
+      failures.emplace_back(error.what());
     }
-    remove_or_throw(leaving);
   }
+  if (!failures.empty())
+    throw StorageError(fmt::format("{}", fmt::join(failures, "; ")));
   return removed;
 }
 

@@ -27,8 +27,8 @@ std::optional<std::filesystem::path> find_checkpoint(
 std::filesystem::path find_checkpoint_directory(
     const std::filesystem::path& path);
 
-// FOLDER/<number>, ascending, whether they can be loaded or not. Empty where
-// there is no such folder.
+// FOLDER/<step>, ascending, whether they can be loaded or not; a name such as
+// 007 is none. Empty where there is no such folder.
 std::vector<CheckpointEntry> list_checkpoints(
     const std::filesystem::path& folder);
 
@@ -65,7 +65,8 @@ std::vector<int64_t> steps_to_remove(
 
 // Removes what the retention does not keep, once `newest` was found valid
 // otherwise: checkpoints above that step neither count nor go. Returns the
-// removed steps. Throws StorageError.
+// removed steps. Throws StorageError that names those which could not be
+// removed, once the others are.
 std::vector<int64_t> prune_checkpoints(
     const std::filesystem::path& folder,
     const Retention& retention,

@@ -3,15 +3,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "brigade/base/error.h"
 #include "tests/support/raw_file.h"
 
 namespace brigade {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::ThrowsMessage;
 using ::testing::UnorderedElementsAre;
 
 TEST(StepsToRemove, AreThoseThatNothingKeeps) {
@@ -51,7 +55,8 @@ class CheckpointFolder : public ::testing::Test {
 };
 
 TEST_F(CheckpointFolder, ListsNumbersAscending) {
-  for (const char* name : {"9", "10", "11.tmp", "x", "-3", "7.old", "latest"})
+  for (const char* name :
+       {"9", "10", "11.tmp", "x", "-3", "7.old", "latest", "003", "00"})
     make(name);
   std::vector<int64_t> steps;
   for (const CheckpointEntry& entry : list_checkpoints(folder_.path()))
@@ -94,6 +99,29 @@ TEST_F(CheckpointFolder, PrunesUpToTheStepThatIsKnownToBeValid) {
       ElementsAre(1, 2));
   // 9 is of unknown value: it neither counts nor goes.
   EXPECT_THAT(names(), UnorderedElementsAre("3", "4", "9"));
+}
+
+TEST_F(CheckpointFolder, WhatIsNoCheckpointDoesNotKeepOthersFromBeingPruned) {
+  for (const char* name : {"0003", "4", "5"})
+    make(name);
+  EXPECT_THAT(
+      prune_checkpoints(folder_.path(), {.keep_last = 1}, 5), ElementsAre(4));
+  EXPECT_THAT(names(), UnorderedElementsAre("0003", "5"));
+}
+
+TEST_F(CheckpointFolder, OneThatCannotBeRemovedDoesNotKeepOthers) {
+  for (const char* name : {"1", "2", "3", "4"})
+    make(name);
+  // Nothing can be renamed to a folder that is not empty.
+  for (const char* name : {"1.removed.tmp", "2.removed.tmp"})
+    make(name);
+  EXPECT_THAT(
+      [&] { prune_checkpoints(folder_.path(), {.keep_last = 1}, 4); },
+      ThrowsMessage<StorageError>(
+          AllOf(HasSubstr("/1'"), HasSubstr("/2'"), Not(HasSubstr("/3'")))));
+  EXPECT_THAT(
+      names(),
+      UnorderedElementsAre("1", "2", "4", "1.removed.tmp", "2.removed.tmp"));
 }
 
 }  // namespace
