@@ -356,7 +356,8 @@ void add_logging(std::vector<ConfigKey>& keys) {
           kAny,
           kFree,
           "folder of this run's files; {n} in it becomes the lowest free "
-          "number")
+          "number, with checkpoint.load_path=auto the highest of a run with "
+          "checkpoints")
       .default_note = "runs/<logging.run_name>";
   group
       .key(

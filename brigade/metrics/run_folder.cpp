@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "brigade/base/error.h"
+#include "brigade/base/parse_number.h"
 #include "brigade/files/file.h"
 
 namespace brigade {
@@ -78,15 +79,47 @@ std::string numbered(std::string pattern, int64_t number) {
   return pattern;
 }
 
+// The run with checkpoints and the highest number; 0: there is none.
+int64_t newest_run(TrainConfig config) {
+  const std::string run_dir = config.logging.run_dir;
+  const std::string save_dir = config.checkpoint.save_dir;
+  const size_t at = run_dir.find(kNumber);
+  const size_t begin = run_dir.rfind('/', at) + 1;  // 0 where there is none
+  const std::string prefix = run_dir.substr(begin, at - begin);
+  int64_t newest = 0;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(
+           begin == 0 ? "." : run_dir.substr(0, begin), error)) {
+    const std::string name = entry.path().filename();
+    if (!name.starts_with(prefix))
+      continue;
+    const size_t end = name.find_first_not_of("0123456789", prefix.size());
+    const int64_t number =
+        parse_number<int64_t>(
+            std::string_view(name).substr(0, end).substr(prefix.size()))
+            .value_or(0);
+    config.logging.run_dir = numbered(run_dir, number);
+    config.checkpoint.save_dir = numbered(save_dir, number);
+    if (number > newest && fs::exists(config.logging.run_dir) &&
+        holds_checkpoints(checkpoint_folder(config)))
+      newest = number;
+  }
+  return newest;
+}
+
 }  // namespace
 
 void number_run_folder(TrainConfig& config) {
   std::string& run_dir = config.logging.run_dir;
   if (run_dir.find(kNumber) == std::string::npos)
     return;
-  int64_t number = 1;
-  while (fs::exists(numbered(run_dir, number)))
-    ++number;
+  int64_t number =
+      config.checkpoint.load_path == "auto" ? newest_run(config) : 0;
+  if (number == 0) {
+    number = 1;
+    while (fs::exists(numbered(run_dir, number)))
+      ++number;
+  }
   run_dir = numbered(run_dir, number);
   config.checkpoint.save_dir = numbered(config.checkpoint.save_dir, number);
 }

@@ -32,7 +32,9 @@ struct RunFolder {
 
 // logging.run_dir and checkpoint.save_dir may hold "{n}": the lowest number
 // from 1 on whose run_dir does not exist yet, so that every run gets a folder
-// of its own. Replaces it in both; does nothing without one.
+// of its own; with checkpoint.load_path=auto the highest one whose run has
+// checkpoints, where there is one. Replaces it in both; does nothing without
+// one.
 void number_run_folder(TrainConfig& config);
 
 // Throws ConfigError when the folder holds a run that would be overwritten, or
