@@ -175,6 +175,12 @@ void check_training(const TrainingConfig& training, Problems& problems) {
 }
 
 void check_checkpoint(const CheckpointConfig& checkpoint, Problems& problems) {
+  if (checkpoint.keep_every > 0 && checkpoint.keep_last == 0 &&
+      are_sound(problems, {"/checkpoint/keep_last"}))
+    problems.push_back(fmt::format(
+        "[config] /checkpoint/keep_every = {} keeps checkpoints beside those "
+        "of /checkpoint/keep_last, which is 0 and keeps all; set keep_last",
+        checkpoint.keep_every));
   if (!checkpoint.allow_changes)
     return;
   for (const std::string& name : *checkpoint.allow_changes) {

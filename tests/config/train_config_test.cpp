@@ -506,6 +506,9 @@ TEST(TrainConfig, EachBadOverrideSaysPlaceValueAndRemedy) {
       {"logging.trace_steps=[2, 201]",
        "trace_steps has step 201, but /training/total_train_steps is 200"},
       {"training.min_learning_rate=1", "is above /training/learning_rate"},
+      {"checkpoint.keep_every=3",
+       "/checkpoint/keep_every = 3 keeps checkpoints beside those of "
+       "/checkpoint/keep_last, which is 0 and keeps all"},
       {"model.config=null", "neither /model/config nor /model/name"},
       {"model.name=gpt2", "/model/name = \"gpt2\" and /model/config are both"},
       {"model.init=pretrained", "needs /model/name"},
