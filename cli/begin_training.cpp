@@ -50,7 +50,8 @@ TokenScanOptions scan_options() {
 
 // What would end another attempt as well, and the ends that were asked for.
 std::vector<int> final_exit_codes() {
-  std::vector<int> codes = {128 + SIGHUP, 128 + SIGINT, 128 + SIGTERM};
+  std::vector<int> codes = {
+      128 + SIGHUP, 128 + SIGINT, 128 + SIGTERM, 128 + kTimeIsOver};
   for (const ExitCode code :
        {ExitCode::kConfig, ExitCode::kData, ExitCode::kNumeric})
     codes.push_back(static_cast<int>(code));

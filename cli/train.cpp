@@ -1,8 +1,8 @@
 // brigade train --config FILE [--nproc N] [group.key=value ...]
 #include "brigade/train/trainer.h"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <map>
@@ -14,6 +14,8 @@
 #include "brigade/launch/immediate_exit.h"
 #include "brigade/launch/rank_report.h"
 #include "brigade/launch/rank_signals.h"
+#include "brigade/launch/supervisor.h"
+#include "brigade/run/run_options.h"
 #include "brigade/topology/hosts.h"
 #include "cli/begin_training.h"
 #include "cli/commands.h"
@@ -106,8 +108,13 @@ void train_as_rank(
        .store = nullptr});
   if (result.end == TrainingEnd::kFinished)
     return;
+  if (result.stop_signal == 0 && environment.rank == reporting_rank(config))
+    write_log(
+        "stopped because the job's time ends at {:%F %T}\n",
+        fmt::localtime(job_end_time(process_environment()).value_or(0)));
   // The code of a shell for a process that a signal ended.
-  throw Exit{128 + (result.stop_signal == 0 ? SIGTERM : result.stop_signal)};
+  throw Exit{
+      128 + (result.stop_signal == 0 ? kTimeIsOver : result.stop_signal)};
 }
 
 // What stops this rank, perhaps on a host of its own, ends the others too.

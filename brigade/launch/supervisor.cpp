@@ -562,7 +562,8 @@ std::string signal_name(int number) {
 }  // namespace
 
 bool asks_for_end(int number) {
-  return number == SIGINT || number == SIGTERM || number == SIGHUP;
+  return number == SIGINT || number == SIGTERM || number == SIGHUP ||
+         number == kTimeIsOver;
 }
 
 SignalPipe supervisor_signals() {

@@ -17,6 +17,8 @@
 // No libtorch. One supervisor at a time in a process.
 #pragma once
 
+#include <signal.h>
+
 #include <chrono>
 #include <cstdint>
 #include <optional>
@@ -84,7 +86,11 @@ struct SupervisorResult {
 // be started, StorageError when the private folder cannot be made.
 SupervisorResult supervise(const SupervisorOptions& options);
 
-// SIGINT, SIGTERM or SIGHUP.
+// A rank whose job's time is over ends as if by this signal. srun ends with the
+// highest code of the ranks, and those that it kills have 137 or 143.
+inline constexpr int kTimeIsOver = SIGXCPU;
+
+// SIGINT, SIGTERM, SIGHUP or kTimeIsOver.
 bool asks_for_end(int number);
 
 // The same with a pipe of supervisor_signals() that outlives it, so that no

@@ -3,11 +3,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
 #include "brigade/base/error.h"
+#include "brigade/files/file.h"
+#include "tests/support/temporary_folder.h"
 
 namespace brigade {
 namespace {
 
+namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -122,6 +129,62 @@ TEST(SlurmBatchScript, AValueWithALineBreakIsRefused) {
   SlurmJob bad = job();
   bad.account = "us\n#SBATCH --nodes=100";
   EXPECT_THROW(slurm_batch_script(bad), ConfigError);
+}
+
+// The script with an srun that ends with a code, and a scontrol that does.
+class RunBatchScript : public ::testing::Test {
+ protected:
+  RunBatchScript() {
+    fs::create_directories(folder_ / "bin");
+    job_.folder = folder_.path();
+    job_.overrides = {"training.seed=7"};
+    write_program("scontrol", "echo \"$@\" >>" + path("requeued"));
+  }
+  std::string path(const std::string& name) const {
+    return (folder_ / name).string();
+  }
+  void write_program(const std::string& name, const std::string& text) const {
+    const fs::path program = folder_ / "bin" / name;
+    write_text_file(program, "#!/bin/bash\n" + text + "\n");
+    fs::permissions(program, fs::perms::owner_all);
+  }
+  // Returns the status file; the words of srun are in the file "srun".
+  std::string run(const std::string& srun) const {
+    fs::remove(path("requeued"));
+    write_program(
+        "srun", "printf '%s\n' \"$@\" >" + path("srun") + "; " + srun);
+    write_text_file(path("job.sbatch"), slurm_batch_script(job_));
+    const std::string command = "PATH=" + path("bin") +
+                                ":$PATH SLURM_JOB_ID=77 SLURM_JOB_NODELIST=n "
+                                "bash " +
+                                path("job.sbatch") + " >/dev/null 2>&1";
+    EXPECT_NE(std::system(command.c_str()), -1);
+    return read_text_file(path("status"));
+  }
+  bool is_requeued() const {
+    return fs::exists(path("requeued")) &&
+           read_text_file(path("requeued")) == "requeue 77\n";
+  }
+  TemporaryFolder folder_;
+  SlurmJob job_ = job();
+};
+
+TEST_F(RunBatchScript, OneThatStoppedForItsTimeGoesBackIntoTheQueue) {
+  EXPECT_EQ(run("exit 152"), "pending 77\n");
+  EXPECT_TRUE(is_requeued());
+  // At the notice of the limit, which comes to the script.
+  write_program("scancel", "");
+  EXPECT_EQ(run("kill -USR1 $PPID; exit 143"), "pending 77\n");
+  EXPECT_TRUE(is_requeued());
+}
+
+TEST_F(RunBatchScript, OtherEndsAreTold) {
+  EXPECT_EQ(run("exit 0"), "completed 77\n");
+  // As scancel --signal=TERM asks for.
+  EXPECT_EQ(run("exit 143"), "failed 143 77\n");
+  EXPECT_FALSE(is_requeued());
+  write_program("scontrol", "exit 1");
+  EXPECT_EQ(run("exit 152"), "failed 152 77\n");
 }
 
 }  // namespace
