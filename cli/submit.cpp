@@ -156,6 +156,24 @@ void submit_one(
   fmt::print("{}: job {}\n", job.name, id);
 }
 
+// Where the job begins. Throws ConfigError where the script could not see that
+// it has checkpoints of its own by then.
+void take_start(const LoadedConfig& loaded, SlurmJob& job) {
+  job.load_path = loaded.config.checkpoint.load_path;
+  const bool has_folder =
+      std::ranges::any_of(loaded.values, [](const ResolvedValue& value) {
+        return value.key == "checkpoint.save_dir" &&
+               value.origin != ValueOrigin::kDefault;
+      });
+  if (has_folder && !job.load_path.empty() && job.load_path != "auto")
+    throw ConfigError(fmt::format(
+        "[submit] checkpoint.load_path = '{}' and checkpoint.save_dir = '{}' "
+        "are both given; leave save_dir out: a job's checkpoints are in its "
+        "own folder, where each start looks for the newest one",
+        job.load_path,
+        loaded.config.checkpoint.save_dir));
+}
+
 void submit(const SubmitArguments& arguments) {
   for (const std::string& state : arguments.only)
     parse_job_state(state);
@@ -186,10 +204,11 @@ void submit(const SubmitArguments& arguments) {
     std::erase_if(overrides, [&](const std::string& text) {
       return !job.array.empty() && text.find("%a") != std::string::npos;
     });
-    load_config(
+    const LoadedConfig loaded = load_config(
         {.path = each.config.string(), .nproc = {}, .overrides = overrides},
         job.nodes * job.ranks_per_node,
         gpus_elsewhere());
+    take_start(loaded, job);
     const std::string script = script_of(arguments, job);
     if (arguments.is_dry_run)
       fmt::print("{}", script);

@@ -144,18 +144,33 @@ std::string command(const SlurmJob& job) {
                         : "";
   std::string text = fmt::format(
       "srun -n {} --distribution=block --kill-on-bad-exit=1{} \\\n  {} train "
-      "--config \"$job/{}\" \\\n  logging.run_dir=\"$job/{}$task\" "
-      "checkpoint.load_path=auto",
+      "--config \"$job/{}\" \\\n  logging.run_dir=\"$job/{}$task\"",
       job.nodes * job.ranks_per_node,
       cpus,
       shell_quoted(job.program.string()),
       kJobConfig,
       kJobRun);
+  std::string begin = "checkpoint.load_path=auto";
+  if (!job.load_path.empty())
+    begin = shell_quoted("checkpoint.load_path=" + job.load_path);
   for (const std::string& override_text : job.overrides) {
-    text += " \\\n  " + (job.array.empty() ? shell_quoted(override_text)
-                                           : with_task_number(override_text));
+    const std::string word = job.array.empty()
+                                 ? shell_quoted(override_text)
+                                 : with_task_number(override_text);
+    if (override_text.starts_with("checkpoint.load_path="))
+      begin = word;
+    else
+      text += " \\\n  " + word;
   }
-  return text;
+  // Another run's checkpoint is continued until the job has one of its own.
+  if (begin != "checkpoint.load_path=auto")
+    begin = fmt::format(
+        "\"$(if [ -e \"$job/{}$task/checkpoints/latest\" ]\n"
+        "    then echo checkpoint.load_path=auto\n"
+        "    else printf %s {}; fi)\"",
+        kJobRun,
+        begin);
+  return text + " \\\n  " + begin;
 }
 
 }  // namespace

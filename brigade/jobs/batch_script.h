@@ -27,6 +27,7 @@ struct SlurmJob {
   std::string qos;
   std::string array;       // "0-3"
   std::string dependency;  // "afterok:123"
+  std::string load_path;   // checkpoint.load_path of the config
   // group.key=value. In an array, %a is the task's number and %% is %.
   std::vector<std::string> overrides;
 };
@@ -42,8 +43,9 @@ inline constexpr const char* kSubmittedId = "submitted";  // Slurm's number
 inline constexpr const char* kStartMark = "== brigade job ";
 
 // The script. It starts the ranks with an explicit srun -n, continues from the
-// newest checkpoint, has the ranks save before the time limit, puts the job
-// back into the queue then, and keeps the status file.
+// job's newest checkpoint (before there is one, from checkpoint.load_path), has
+// the ranks save before the time limit, puts the job back into the queue then,
+// and keeps the status file.
 std::string slurm_batch_script(const SlurmJob& job);
 
 // The same with `text` in place of the built-in one: {DIRECTIVES} and {COMMAND}

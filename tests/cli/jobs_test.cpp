@@ -146,6 +146,31 @@ TEST_F(JobsTest, OnlySubmitsAgainTheTasksOfAnArrayThatItNames) {
           ::testing::Not(HasSubstr("scancel --quiet 77"))));
 }
 
+TEST_F(JobsTest, AJobContinuesTheCheckpointThatItsConfigNames) {
+  const std::string config = (configs_ / "a.json").string();
+  const auto script = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = {"--config", config, "--dry-run"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const std::string before = out();
+    EXPECT_EQ(submit(arguments), 0) << err();
+    return out().substr(before.size());
+  };
+  EXPECT_THAT(script({}), HasSubstr("checkpoint.load_path=auto &\n"));
+  EXPECT_THAT(
+      script({"checkpoint.load_path=runs/base"}),
+      HasSubstr("'checkpoint.load_path=runs/base'"));
+  std::string text = read_if_there(config);
+  text.replace(
+      text.rfind('}'), 1, ", \"checkpoint\": {\"load_path\": \"in/file\"}}");
+  std::ofstream(config) << text;
+  EXPECT_THAT(script({}), HasSubstr("'checkpoint.load_path=in/file'"));
+  EXPECT_EQ(submit({"--config", config, "checkpoint.save_dir=saved"}), 2);
+  EXPECT_THAT(
+      err(),
+      HasSubstr("checkpoint.load_path = 'in/file' and checkpoint.save_dir = "
+                "'saved' are both given; leave save_dir out"));
+}
+
 TEST_F(JobsTest, ReportsErrorsBeforeAnythingIsSubmitted) {
   const std::string config = (configs_ / "a.json").string();
   EXPECT_EQ(

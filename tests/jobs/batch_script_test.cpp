@@ -41,8 +41,8 @@ TEST(SlurmBatchScript, StartsAllRanksContinuesAndGetsNoticeOfTheTimeLimit) {
           HasSubstr("#SBATCH --chdir=/home/me\n"),
           HasSubstr("#SBATCH --requeue\n#SBATCH --signal=B:USR1@120\n"),
           HasSubstr("srun -n 8 --distribution=block"),
-          HasSubstr("logging.run_dir=\"$job/run$task\" "
-                    "checkpoint.load_path=auto"),
+          HasSubstr("logging.run_dir=\"$job/run$task\" \\\n"
+                    "  checkpoint.load_path=auto"),
           HasSubstr("job='/jobs/quickstart'")));
 }
 
@@ -185,6 +185,25 @@ TEST_F(RunBatchScript, OtherEndsAreTold) {
   EXPECT_FALSE(is_requeued());
   write_program("scontrol", "exit 1");
   EXPECT_EQ(run("exit 152"), "failed 152 77\n");
+}
+
+TEST_F(RunBatchScript, ANamedCheckpointIsContinuedUntilTheJobHasItsOwn) {
+  const auto words = [&] {
+    run("exit 0");
+    return read_text_file(path("srun"));
+  };
+  const std::string own = "\ncheckpoint.load_path=auto\n";
+  EXPECT_THAT(words(), AllOf(HasSubstr(own), HasSubstr("\ntraining.seed=7\n")));
+  job_.load_path = "it's 50% a base";
+  const std::string named = "\ncheckpoint.load_path=it's 50% a base\n";
+  EXPECT_THAT(words(), AllOf(HasSubstr(named), Not(HasSubstr(own))));
+  job_.overrides = {"checkpoint.load_path=other"};
+  EXPECT_THAT(
+      words(),
+      AllOf(
+          HasSubstr("\ncheckpoint.load_path=other\n"), Not(HasSubstr(named))));
+  fs::create_directories(folder_ / "run" / "checkpoints" / "latest");
+  EXPECT_THAT(words(), AllOf(HasSubstr(own), Not(HasSubstr("other"))));
 }
 
 }  // namespace
