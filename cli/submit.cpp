@@ -145,7 +145,7 @@ void submit_one(
     if (task.state == JobState::kPending && !task.job_id.empty())
       output_of("scancel --quiet " + shell_quoted(task.job_id) + " || true");
   }
-  clear_status(job.folder, wanted);
+  set_pending(job.folder, wanted);
   write_text_file(job.folder / kJobConfig, text);
   write_text_file(job.folder / kBatchScript, script);
   std::string id = output_of(

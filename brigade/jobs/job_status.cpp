@@ -93,6 +93,9 @@ void read_state(
   std::string word;
   words >> word;
   status.job_id = read_submitted_id(folder);
+  // As scancel takes it, which would end the whole array otherwise.
+  if (!status.job_id.empty() && !status.task.empty())
+    status.job_id += "_" + status.task;
   if (word.empty())
     return;
   std::string code;
@@ -196,10 +199,10 @@ std::string read_submitted_id(const fs::path& folder) {
   return id;
 }
 
-void clear_status(const fs::path& folder, const std::vector<JobStatus>& jobs) {
+void set_pending(const fs::path& folder, const std::vector<JobStatus>& jobs) {
   for (const JobStatus& job : jobs) {
     const std::string task = job.task.empty() ? "" : "." + job.task;
-    fs::remove(folder / (kJobStatus + task));
+    write_text_file(folder / (kJobStatus + task), "pending\n");
   }
 }
 

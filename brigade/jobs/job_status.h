@@ -42,7 +42,7 @@ struct JobStatus {
   std::string name;
   std::string task;  // its number in an array; empty: it is no task
   JobState state = JobState::kPending;
-  std::string job_id;  // Slurm's
+  std::string job_id;  // Slurm's; of a task that waits "77_3"
   std::optional<JobProgress> progress;
   // kFail and kOom: the first error that the output tells.
   std::string cause;
@@ -59,8 +59,9 @@ std::vector<JobStatus> read_jobs(const std::filesystem::path& folder);
 // Slurm's number of the job that was submitted last; empty: none was.
 std::string read_submitted_id(const std::filesystem::path& folder);
 
-// Before these jobs of a folder are submitted again: they are pending.
-void clear_status(
+// Before these jobs of a folder are submitted: they are pending. Throws
+// StorageError.
+void set_pending(
     const std::filesystem::path& folder,
     const std::vector<JobStatus>& jobs);
 

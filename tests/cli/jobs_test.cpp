@@ -110,7 +110,7 @@ TEST_F(JobsTest, EachConfigOfAFolderIsOneJobAndOnlySubmitsAgain) {
 
   ASSERT_EQ(submit({"--config", configs_.string(), "--only", "fail,oom"}), 0);
   EXPECT_EQ(out(), before + "a: job 77\n");
-  EXPECT_FALSE(fs::exists(jobs_ / "a" / "status"));
+  EXPECT_EQ(read_if_there(jobs_ / "a" / "status"), "pending\n");
   // A pending job is cancelled first.
   ASSERT_EQ(submit({"--config", configs_.string(), "--only", "pending"}), 0);
   EXPECT_THAT(read_if_there(log()), HasSubstr("scancel --quiet 77"));
@@ -136,7 +136,7 @@ TEST_F(JobsTest, OnlySubmitsAgainTheTasksOfAnArrayThatItNames) {
       read_if_there(jobs_ / "a" / "job.sbatch"),
       HasSubstr("#SBATCH --array=1,3\n"));
   EXPECT_TRUE(fs::exists(jobs_ / "a" / "status.0"));
-  EXPECT_FALSE(fs::exists(jobs_ / "a" / "status.1"));
+  EXPECT_EQ(read_if_there(jobs_ / "a" / "status.1"), "pending\n");
   EXPECT_TRUE(fs::exists(jobs_ / "a" / "status.2"));
   // The running task stays in the cluster.
   EXPECT_THAT(
@@ -144,6 +144,20 @@ TEST_F(JobsTest, OnlySubmitsAgainTheTasksOfAnArrayThatItNames) {
       AllOf(
           HasSubstr("scancel --quiet 83\n"),
           ::testing::Not(HasSubstr("scancel --quiet 77"))));
+  // Those that wait are listed, and cancelled without the others.
+  ASSERT_EQ(brigade({"status", jobs_.string()}), 0) << err();
+  EXPECT_THAT(
+      out(),
+      AllOf(
+          HasSubstr("2 pending, 1 running, 1 completed"), HasSubstr(" 77_3")));
+  ASSERT_EQ(
+      submit({"--config", config, "--array", "0-4", "--only", "pending"}), 0);
+  EXPECT_THAT(
+      read_if_there(log()),
+      AllOf(
+          HasSubstr("scancel --quiet 77_1\n"),
+          HasSubstr("scancel --quiet 77_3\n"),
+          ::testing::Not(HasSubstr("scancel --quiet 77\n"))));
 }
 
 TEST_F(JobsTest, AJobContinuesTheCheckpointThatItsConfigNames) {

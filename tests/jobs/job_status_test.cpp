@@ -155,14 +155,17 @@ TEST_F(JobStatusTest, TasksAreInTheOrderOfTheirNumbers) {
   EXPECT_EQ(tasks, (std::vector<std::string>{"1", "2", "10"}));
 }
 
-TEST_F(JobStatusTest, ClearedTasksAreGoneAndTheOthersStay) {
+TEST_F(JobStatusTest, TasksThatAreSubmittedAgainWaitAndTheOthersStay) {
   write("job.sbatch", "");
   write("status.0", "completed 20");
   write("status.1", "failed 2 21");
-  clear_status(folder_ / "a", {{.name = "a.1", .task = "1"}});
+  write("submitted", "77");
+  set_pending(folder_ / "a", {{.name = "a.1", .task = "1"}});
   const auto jobs = read_job(folder_ / "a");
-  ASSERT_EQ(jobs.size(), 1U);
-  EXPECT_EQ(jobs[0].task, "0");
+  ASSERT_EQ(jobs.size(), 2U);
+  EXPECT_EQ(jobs[0].state, JobState::kCompleted);
+  EXPECT_EQ(jobs[1].state, JobState::kPending);
+  EXPECT_EQ(jobs[1].job_id, "77_1");
 }
 
 TEST_F(JobStatusTest, NamesAFolderOrStatusThatIsNoJob) {
