@@ -122,7 +122,9 @@ inline WatchedStep train_watched(const std::filesystem::path& folder) {
     std::atomic<int64_t> step{0};
     // While the last steps run, so that whole steps lie behind them.
     options.watchdog.on_step = [&step](int64_t now, int64_t) { step = now; };
-    options.watchdog.takes_recording_request = [&step] { return step >= 8; };
+    options.watchdog.takes_recording_request = [&step] {
+      return step >= 8 ? std::optional(FlightCause::kRequest) : std::nullopt;
+    };
     run_training(loaded, environment, options);
   });
   const auto recording =

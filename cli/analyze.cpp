@@ -22,9 +22,9 @@ std::string explain_failure(const fs::path& flight) {
   if (!fs::is_directory(flight))
     return "";
   try {
-    const std::string summary =
-        summarize(analyze_flights(read_flight_recordings(flight)));
-    if (summary.empty())
+    const auto recordings = read_flight_recordings(flight);
+    const std::string summary = summarize(analyze_flights(recordings));
+    if (summary.empty() || !tell_failure(recordings))
       return "";
     return fmt::format(
         "{} (more: brigade analyze --run {})",

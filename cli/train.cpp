@@ -6,11 +6,13 @@
 #include <unistd.h>
 
 #include <map>
+#include <optional>
 #include <string>
 
 #include "brigade/base/error.h"
 #include "brigade/comm/gpus.h"
 #include "brigade/comm/world.h"
+#include "brigade/flight/recording.h"
 #include "brigade/launch/immediate_exit.h"
 #include "brigade/launch/rank_report.h"
 #include "brigade/launch/rank_signals.h"
@@ -87,8 +89,12 @@ void train_as_rank(
                  report.set_step(step);
                  report.set_deadline(deadline_ns);
                },
-           .takes_recording_request =
-               [&signals] { return signals.take_recording_request(); },
+           .takes_recording_request = [&]() -> std::optional<FlightCause> {
+             if (!signals.take_recording_request())
+               return std::nullopt;
+             return report.has_run_failed() ? FlightCause::kFailure
+                                            : FlightCause::kRequest;
+           },
            .on_recording = [&report] { report.count_recording(); },
            .on_stall =
                [&report, self](const Stall& stall) {

@@ -18,9 +18,12 @@ constexpr int64_t kLongPauseNs = 1'000'000'000;
 using Recordings = std::map<int, const FlightRecording*>;  // by rank
 
 Recordings by_rank(const std::vector<FlightRecording>& recordings) {
+  const bool is_failure = tell_failure(recordings);
   Recordings result;
-  for (const FlightRecording& recording : recordings)
-    result[recording.rank] = &recording;
+  for (const FlightRecording& recording : recordings) {
+    if (!is_failure || recording.cause == FlightCause::kFailure)
+      result[recording.rank] = &recording;
+  }
   return result;
 }
 
@@ -363,6 +366,12 @@ std::string describe(const FlightRecording& recording) {
 }
 
 }  // namespace
+
+bool tell_failure(const std::vector<FlightRecording>& recordings) {
+  return std::ranges::any_of(recordings, [](const FlightRecording& recording) {
+    return recording.cause == FlightCause::kFailure;
+  });
+}
 
 FlightAnalysis analyze_flights(const std::vector<FlightRecording>& recordings) {
   return Analyzer(recordings).run();

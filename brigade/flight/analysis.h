@@ -26,7 +26,11 @@ struct FlightAnalysis {
   std::vector<int> suspects;
 };
 
-// Recordings of one failure, one per rank at most, in any order.
+// Whether one of them is of a failure.
+bool tell_failure(const std::vector<FlightRecording>& recordings);
+
+// Recordings of one failure, one per rank at most, in any order. Those that
+// were asked for at another time count only where none is of a failure.
 FlightAnalysis analyze_flights(const std::vector<FlightRecording>& recordings);
 
 // A text for people: a line per rank, the findings, the suspects.

@@ -29,6 +29,17 @@ FlightState read_state(const JsonNode& node) {
       "'{}' is not \"under way\", \"finished\" or \"failed\"", node.string()));
 }
 
+// Recordings of older versions have none.
+FlightCause read_cause(const JsonNode& root) {
+  const auto node = root.find("cause");
+  if (!node)
+    return FlightCause::kFailure;
+  if (const auto cause = find_choice<FlightCause>(node->string()))
+    return *cause;
+  node->fail(
+      fmt::format("'{}' is not \"failure\" or \"request\"", node->string()));
+}
+
 int64_t count(const JsonNode& node) {
   return node.integer(0, std::numeric_limits<int64_t>::max());
 }
@@ -74,6 +85,7 @@ FlightRecording read_recording(const fs::path& path) {
   FlightRecording recording{
       .rank = static_cast<int>(root.at("rank").integer(0, kMaxRank)),
       .step = count(root.at("step")),
+      .cause = read_cause(root),
       .reason = root.at("reason").string(),
       .paused_ns = count(root.at("paused_ns")),
       .written_ns = count(root.at("written_ns")),
@@ -119,6 +131,7 @@ void write_flight_recording(
       {"version", kVersion},
       {"rank", recording.rank},
       {"step", recording.step},
+      {"cause", to_string(recording.cause)},
       {"reason", recording.reason},
       {"paused_ns", recording.paused_ns},
       {"written_ns", recording.written_ns},

@@ -26,6 +26,16 @@ inline constexpr std::array kChoices<FlightState>{
     Choice{FlightState::kFinished, "finished"},
     Choice{FlightState::kFailed, "failed"}};
 
+// Why a recording was written.
+enum class FlightCause {
+  kFailure,  // a failure or stall, of this rank or another one
+  kRequest,  // somebody asked for it (SIGQUIT); the run went on
+};
+template <>
+inline constexpr std::array kChoices<FlightCause>{
+    Choice{FlightCause::kFailure, "failure"},
+    Choice{FlightCause::kRequest, "request"}};
+
 // One collective or message of a group.
 struct FlightOperation {
   int group = 0;     // index into FlightRecording::groups
@@ -58,8 +68,9 @@ struct FlightGroup {
 // What is in one rank's file.
 struct FlightRecording {
   int rank = 0;
-  int64_t step = 0;    // that was under way
-  std::string reason;  // why it was written
+  int64_t step = 0;  // that was under way
+  FlightCause cause = FlightCause::kFailure;
+  std::string reason;  // why it was written, in words
   // The longest time of the step in which the process did not run at all:
   // stopped, or starved of processor time.
   int64_t paused_ns = 0;

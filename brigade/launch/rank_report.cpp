@@ -22,6 +22,7 @@ struct RankReport::Contents {
   std::atomic<int64_t> first_step_plus_one;
   std::atomic<int64_t> deadline_ns;
   std::atomic<int64_t> handles_quit;
+  std::atomic<int64_t> run_failed;
   std::atomic<int64_t> recordings;
   std::atomic<int64_t> failed_ns;  // written last: the reason is whole then
   int64_t reason_bytes;
@@ -85,6 +86,14 @@ void RankReport::set_handles_quit() {
 
 bool RankReport::handles_quit() const {
   return contents_->handles_quit.load(std::memory_order_relaxed) != 0;
+}
+
+void RankReport::set_run_failed() {
+  contents_->run_failed.store(1, std::memory_order_relaxed);
+}
+
+bool RankReport::has_run_failed() const {
+  return contents_->run_failed.load(std::memory_order_relaxed) != 0;
 }
 
 void RankReport::count_recording() {

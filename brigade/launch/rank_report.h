@@ -1,7 +1,8 @@
 // What a rank tells its supervisor: the step it is at and, when it fails, why.
 // A small file that both map, so that it outlives a rank killed with -9.
 //
-// The rank writes (from any one thread), the supervisor reads.
+// The rank writes (from any one thread), the supervisor reads; but for
+// set_run_failed().
 #pragma once
 
 #include <cstdint>
@@ -35,6 +36,11 @@ class RankReport {
   // This rank writes what it did last on SIGQUIT, which ends other programs.
   void set_handles_quit();
   bool handles_quit() const;
+
+  // Written by the supervisor, before it asks for recordings of a failure: of
+  // this rank or another one.
+  void set_run_failed();
+  bool has_run_failed() const;
 
   // A recording that SIGQUIT asked for is written; how many were.
   void count_recording();

@@ -408,6 +408,7 @@ class Supervisor {
 
   void ask_for_recordings() {
     for (Rank& rank : ranks_) {
+      rank.report->set_run_failed();
       rank.recordings_before = rank.report->recordings();
       if (rank.is_live && rank.report->handles_quit())
         ::kill(rank.process.pid, SIGQUIT);

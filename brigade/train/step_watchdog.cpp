@@ -5,10 +5,8 @@
 #include <algorithm>
 #include <future>
 #include <memory>
-#include <optional>
 #include <utility>
 
-#include "brigade/flight/recording.h"
 #include "brigade/metrics/clock.h"
 
 namespace brigade {
@@ -87,16 +85,18 @@ void StepWatchdog::write_recording(const std::string& reason) noexcept {
     const std::lock_guard lock(mutex_);
     paused_ns = paused_ns_;
   }
-  write(reason, paused_ns);
+  write(FlightCause::kFailure, reason, paused_ns);
 }
 
 void StepWatchdog::write(
+    FlightCause cause,
     const std::string& reason,
     int64_t paused_ns) noexcept {
   try {
     // A disk that hangs must not keep the process: then the thread is left.
     auto recording =
         std::make_shared<FlightRecording>(recorder_->recording(reason));
+    recording->cause = cause;
     recording->paused_ns = paused_ns;
     auto written = std::make_shared<std::promise<void>>();
     auto end = written->get_future();
@@ -145,6 +145,7 @@ void StepWatchdog::watch() {
     if (const int64_t pause_ns = steady_now_ns() - begun_ns;
         pause_ns >= kPauseNs)
       paused_ns_ = std::max(paused_ns_, pause_ns);
+    std::optional<FlightCause> asked;
     const bool is_late = options_.on_stall && deadline_ns_ != 0 &&
                          steady_now_ns() >= deadline_ns_;
     if (is_late) {
@@ -152,15 +153,15 @@ void StepWatchdog::watch() {
       const int64_t paused_ns = paused_ns_;
       deadline_ns_ = 0;
       lock.unlock();
-      write(stall.reason, paused_ns);
+      write(FlightCause::kFailure, stall.reason, paused_ns);
       options_.on_stall(stall);
       lock.lock();
     } else if (
         options_.takes_recording_request &&
-        options_.takes_recording_request()) {
+        (asked = options_.takes_recording_request())) {
       const int64_t paused_ns = paused_ns_;
       lock.unlock();
-      write("a recording was asked for (SIGQUIT)", paused_ns);
+      write(*asked, "a recording was asked for (SIGQUIT)", paused_ns);
       if (options_.on_recording)
         options_.on_recording();
       lock.lock();

@@ -10,10 +10,12 @@
 #include <filesystem>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 
 #include "brigade/comm/flight_recorder.h"
+#include "brigade/flight/recording.h"
 
 namespace brigade {
 
@@ -30,9 +32,9 @@ struct StepWatchdogOptions {
   // Called at the start of each step with its number, and its deadline in
   // nanoseconds of the steady clock (0: none), for a supervisor. May be empty.
   std::function<void(int64_t step, int64_t deadline_ns)> on_step;
-  // Whether a recording was asked for since the last call (SIGQUIT), looked up
-  // ten times a second. Empty: never.
-  std::function<bool()> takes_recording_request;
+  // Why a recording was asked for since the last call (SIGQUIT), looked up ten
+  // times a second; std::nullopt: none was. Empty: never.
+  std::function<std::optional<FlightCause>()> takes_recording_request;
   // Called on the watchdog's thread once that recording is written, or could
   // not be. May be empty.
   std::function<void()> on_recording;
@@ -59,14 +61,17 @@ class StepWatchdog {
   // Nothing is timed until the next begin_step().
   void end_steps();
 
-  // Writes the recording. A disk that refuses it, or does not answer within a
+  // Writes the recording of a failure. A disk that refuses it, or does not answer within a
   // second, is no error: another one is being reported.
   void write_recording(const std::string& reason) noexcept;
 
  private:
   void watch();
   Stall describe_stall() const;
-  void write(const std::string& reason, int64_t paused_ns) noexcept;
+  void write(
+      FlightCause cause,
+      const std::string& reason,
+      int64_t paused_ns) noexcept;
 
   const FlightRecorderPtr recorder_;
   const std::filesystem::path folder_;

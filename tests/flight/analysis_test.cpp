@@ -54,6 +54,34 @@ FlightOperation message(const std::string& kind, int peer, int64_t number) {
   return result;
 }
 
+// Rank 1 was killed: what it left was asked for long before.
+TEST(FlightAnalysis, OlderRecordingsThatWereAskedForAreNotOfTheFailure) {
+  std::vector<FlightRecording> recordings;
+  for (int rank = 0; rank < 4; ++rank) {
+    recordings.push_back(recording_of(rank, {kWorld}));
+    recordings.back().operations = {
+        operation(40, FlightState::kFinished),
+        operation(41, FlightState::kUnderWay)};
+  }
+  recordings[1].cause = FlightCause::kRequest;
+  recordings[1].operations = {
+      operation(3, FlightState::kUnderWay, "all_gather")};
+  EXPECT_TRUE(tell_failure(recordings));
+  const FlightAnalysis analysis = analyze_flights(recordings);
+  EXPECT_THAT(analysis.without_recording, ElementsAre(1));
+  EXPECT_THAT(analysis.suspects, ElementsAre(1));
+  EXPECT_THAT(
+      describe(analysis, recordings),
+      AllOf(
+          HasSubstr("rank 1 (dp 0, tp 1) did not arrive at all_reduce #41"),
+          Not(HasSubstr("all_gather"))));
+
+  for (FlightRecording& recording : recordings)
+    recording.cause = FlightCause::kRequest;
+  EXPECT_FALSE(tell_failure(recordings));
+  EXPECT_THAT(analyze_flights(recordings).without_recording, IsEmpty());
+}
+
 TEST(FlightAnalysis, NamesTheRankThatDidNotArrive) {
   std::vector<FlightRecording> recordings;
   for (int rank = 0; rank < 4; ++rank) {

@@ -67,6 +67,7 @@ TEST_P(StepWatchdogTest, AStepThatDoesNotEndIsReportedWithWhatItWaitsFor) {
   EXPECT_EQ(recordings[0].rank, 3);
   EXPECT_EQ(recordings[0].step, 12);
   EXPECT_EQ(recordings[0].reason, seen.reason);
+  EXPECT_EQ(recordings[0].cause, FlightCause::kFailure);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -89,7 +90,7 @@ TEST_F(StepWatchdogTest, StepsThatEndAndWhatFollowsThemAreNotTimed) {
              [&] {
                if (++looks == 3)
                  looked.set_value();
-               return false;
+               return std::nullopt;
              },
          .on_recording = {},
          .on_stall = [&](const Stall&) { has_stalled = true; }});
@@ -110,13 +111,18 @@ TEST_F(StepWatchdogTest, ARequestWritesTheRecordingAndSaysSo) {
       folder_.path(),
       {.step_timeout = {},
        .on_step = {},
-       .takes_recording_request = [&] { return ++looks == 1; },
+       .takes_recording_request =
+           [&] {
+             return ++looks == 1 ? std::optional(FlightCause::kRequest)
+                                 : std::nullopt;
+           },
        .on_recording = [&] { is_written.set_value(); },
        .on_stall = {}});
   is_written.get_future().wait();
-  EXPECT_THAT(
-      read_flight_recordings(folder_.path()).at(0).reason,
-      HasSubstr("SIGQUIT"));
+  const FlightRecording recording =
+      read_flight_recordings(folder_.path()).at(0);
+  EXPECT_THAT(recording.reason, HasSubstr("SIGQUIT"));
+  EXPECT_EQ(recording.cause, FlightCause::kRequest);
 }
 
 // The failure that is being reported is another one.
