@@ -206,21 +206,53 @@ class Evaluation {
       write_top_k(data, info ? info->vocab_size : stored_.model().vocab_size);
       return;
     }
-    const int64_t count = most_of(data.num_tokens());
-    const TokenLoss loss = loss_of(
+    // A window would show a conversation what stands before it.
+    const bool reads_documents =
+        arguments_.by_document ||
+        (data.counting_tokens() && arguments_.seq_length == 0);
+    const TokenLoss loss =
+        reads_documents ? loss_of_documents(data) : loss_of_windows(data);
+    if (loss.tokens == 0)
+      throw DataError(fmt::format(
+          "[evaluate] of the {} tokens of '{}' none counts in the loss{}",
+          most_of(data.num_tokens()),
+          arguments_.dataset,
+          data.counting_tokens() ? ", by the .mask file beside them" : ""));
+    report(arguments_.dataset, loss, 0);
+  }
+
+  TokenLoss loss_of_windows(const TokenDataset& data) {
+    return loss_of(
         arguments_.dataset,
-        count,
+        most_of(data.num_tokens()),
         [&](int64_t begin, Tokens inputs, Tokens targets) {
           data.read(static_cast<uint64_t>(begin), inputs);
           data.read_targets(static_cast<uint64_t>(begin) + 1, targets);
         });
-    if (loss.tokens == 0)
-      throw DataError(fmt::format(
-          "[evaluate] of the {} tokens of '{}' none counts in the loss, by the "
-          ".mask file beside them",
-          count,
+  }
+
+  TokenLoss loss_of_documents(const TokenDataset& data) {
+    if (arguments_.gives_rows)
+      throw ConfigError(fmt::format(
+          "--batch {}: the documents of '{}' are evaluated whole, one by one; "
+          "leave it out, or evaluate windows with --seq-length",
+          arguments_.rows,
           arguments_.dataset));
-    report(arguments_.dataset, loss, 0);
+    const std::vector<ScoredWindow> documents = documents_of(
+        data,
+        /*least=*/0,
+        "prepare conversations with --max-tokens, or evaluate windows with "
+        "--seq-length");
+    const std::vector<double> nats = nats_of(arguments_.dataset, documents);
+    TokenLoss loss;
+    for (size_t d = 0; d < nats.size(); ++d) {
+      check_finite(-nats[d], arguments_.dataset, fmt::format("document {}", d));
+      loss.nats += nats[d];
+      const auto& targets = documents[d].targets;
+      loss.tokens +=
+          std::ssize(targets) - std::ranges::count(targets, kNoTarget);
+    }
+    return loss;
   }
 
   // Writes the likeliest of `tokens` tokens, which the dataset's tokenizer has.
@@ -269,21 +301,30 @@ class Evaluation {
             arguments_.top_k.string()));
   }
 
-  // Each document of the dataset, with a loss on what counts.
-  std::vector<ScoredWindow> documents_of(const TokenDataset& data) const {
+  // Each document of the dataset as far as --max-tokens reaches, with a loss on
+  // what counts; empty where nothing is predicted. `advice`: what to do where
+  // one has less than `least` tokens, or more than the model can score.
+  std::vector<ScoredWindow> documents_of(
+      const TokenDataset& data,
+      uint64_t least,
+      const char* advice) const {
     const DocumentIndex& documents = data.documents();
+    const auto last = static_cast<uint64_t>(most_of(data.num_tokens()));
     std::vector<ScoredWindow> windows(documents.size());
     for (uint64_t d = 0; d < documents.size(); ++d) {
-      const uint64_t begin = documents.begin(d);
-      const uint64_t size = documents.begin(d + 1) - begin;
-      if (size < 2 || size > static_cast<uint64_t>(positions()) + 1)
+      const uint64_t begin = std::min(documents.begin(d), last);
+      const uint64_t size = std::min(documents.begin(d + 1), last) - begin;
+      if (size < least || size > static_cast<uint64_t>(positions()) + 1)
         throw DataError(fmt::format(
             "[evaluate] '{}': document {} has {} tokens, but the model can "
-            "score 2 to {}; prepare the pairs with --max-tokens",
+            "score 2 to {}; {}",
             arguments_.dataset,
             d,
             size,
-            positions() + 1));
+            positions() + 1,
+            advice));
+      if (size < 2)
+        continue;
       ScoredWindow& window = windows[d];
       window.tokens.resize(size);
       data.read(begin, window.tokens);
@@ -326,7 +367,8 @@ class Evaluation {
 
   void evaluate_pairs(const TokenDataset& data, uint64_t pairs) {
     refuse_options_of_windows();
-    const std::vector<ScoredWindow> windows = documents_of(data);
+    const std::vector<ScoredWindow> windows =
+        documents_of(data, /*least=*/2, "prepare the pairs with --max-tokens");
     std::vector<double> log_probs = nats_of(arguments_.dataset, windows);
     double chosen = 0;
     double rejected = 0;

@@ -62,7 +62,7 @@ struct EvaluateArguments {
   bool writes_reference = false;  // for a dataset of pairs
   std::filesystem::path top_k;    // a file to write; "": none
   int64_t k = 32;                 // of top_k
-  bool by_document = false;       // of top_k
+  bool by_document = false;       // without it: with a mask, or windows
   std::vector<std::filesystem::path> tasks;
   int64_t seq_length = 0;  // 0: the model's positions, at most 2048
   int64_t most_tokens = 0;

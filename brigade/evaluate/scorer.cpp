@@ -278,7 +278,7 @@ std::vector<double> Scorer::nats(
   for (size_t w = 0; w < windows.size(); ++w) {
     const auto number = static_cast<int64_t>(w);
     progress(number);
-    if (!is_mine(number))
+    if (!is_mine(number) || windows[w].tokens.empty())
       continue;
     const auto tokens = torch::tensor(windows[w].tokens).unsqueeze(0);
     const int64_t inputs = tokens.size(1) - 1;

@@ -99,7 +99,7 @@ class Scorer {
       int64_t most_tokens,
       const std::function<void(int64_t)>& progress);
 
-  // -ln p of the predicted tokens of each window.
+  // -ln p of the predicted tokens of each window; 0 for one without tokens.
   std::vector<double> nats(
       const std::vector<ScoredWindow>& windows,
       const std::function<void(int64_t)>& progress);

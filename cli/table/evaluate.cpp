@@ -38,9 +38,10 @@ CLI::Option* add_dataset_options(
   CLI::Option* by_document = command.add_flag(
       "--by-document",
       arguments.by_document,
-      "Of --top-k, read each document by itself, as with dataset.packing; "
-      "otherwise windows of --seq-length, as training.seq_length");
-  by_document->needs(top_k);
+      "Read each document by itself, as with dataset.packing (without "
+      "--top-k the default where the dataset has a mask); otherwise windows of "
+      "--seq-length, as training.seq_length");
+  by_document->needs(dataset);
   return by_document;
 }
 

@@ -10,6 +10,7 @@
 
 #include "brigade/checkpoint/save.h"
 #include "brigade/data/loss_mask.h"
+#include "brigade/data/token_dataset.h"
 #include "brigade/model/decoder_model.h"
 #include "brigade/model/init_weights.h"
 #include "brigade/model_spec/parameter_table.h"
@@ -21,6 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
+using ::testing::AllOf;
 using testing::Arguments;
 using ::testing::HasSubstr;
 using Ids = std::vector<int64_t>;
@@ -262,6 +264,117 @@ TEST_F(EvaluateCommand, EvaluatesTheTokensThatADatasetsMaskCounts) {
       {"evaluate", "--run", (folder_ / "float32").string(), "--dataset", data});
   EXPECT_NE(refused.exit_code, 0);
   EXPECT_THAT(refused.err, HasSubstr("none counts in the loss"));
+}
+
+// Conversations without being asked, other documents with --by-document.
+TEST_F(EvaluateCommand, ADocumentIsReadWithoutThoseBeforeIt) {
+  const std::string chat = (folder_ / "chat").string();
+  const std::string texts = (folder_ / "texts").string();
+  const std::string tokenizer = (folder_ / "tokenizer").string();
+  testing::run_program(
+      {"prepare",
+       "--chat",
+       write(
+           "chat.jsonl",
+           R"({"prompt": "the cat", "completion": " sat"})"
+           "\n"
+           R"({"prompt": "a", "completion": " mat is here"})"
+           "\n"
+           R"({"prompt": "on the mat it", "completion": " is"})"
+           "\n"),
+       "--tokenizer",
+       tokenizer,
+       "--out",
+       chat});
+  testing::run_program(
+      {"prepare",
+       "--input",
+       write(
+           "texts.jsonl",
+           R"({"text": "the cat sat"})"
+           "\n"
+           R"({"text": "a"})"
+           "\n"
+           R"({"text": "on the mat"})"
+           "\n"),
+       "--tokenizer",
+       tokenizer,
+       "--no-append-eos",
+       "--out",
+       texts});
+  const auto by_document = [&](const std::string& name, uint64_t most) {
+    const TokenDataset data = TokenDataset::open(name);
+    double sum = 0;
+    int64_t tokens = 0;
+    for (uint64_t d = 0; d < data.documents().size(); ++d) {
+      const uint64_t begin = data.documents().begin(d);
+      const uint64_t end = std::min(data.documents().begin(d + 1), most);
+      for (uint64_t i = begin + 1; i < end; ++i) {
+        if (!data.counts(i))
+          continue;
+        Ids before(i - begin + 1);
+        data.read(begin, before);
+        sum += nats(before, before.size() - 1);
+        ++tokens;
+      }
+    }
+    return std::pair(sum, tokens);
+  };
+  const auto expect = [&](const Arguments& more,
+                          std::pair<double, int64_t> by) {
+    const json result = evaluate(more);
+    const auto tokens = result.at("tokens").get<int64_t>();
+    EXPECT_EQ(tokens, by.second);
+    EXPECT_NEAR(
+        result.at("loss").get<double>() * static_cast<double>(tokens),
+        by.first,
+        1e-4);
+  };
+  expect({"--dataset", chat}, by_document(chat, 1000));
+  expect({"--dataset", chat, "--by-document"}, by_document(chat, 1000));
+  expect({"--dataset", chat, "--max-tokens", "20"}, by_document(chat, 20));
+  expect({"--dataset", texts, "--by-document"}, by_document(texts, 1000));
+  expect(
+      {"--dataset", texts, "--by-document", "--nproc", "2"},
+      by_document(texts, 1000));
+  // Windows on request, in which documents see those before them.
+  const json windows = evaluate({"--dataset", chat, "--seq-length", "32"});
+  EXPECT_EQ(windows.at("tokens"), by_document(chat, 1000).second);
+  EXPECT_NE(windows.at("loss"), evaluate({"--dataset", chat}).at("loss"));
+  const auto refusal = [&](const Arguments& more) {
+    Arguments arguments = {"evaluate", "--run", (folder_ / "float32").string()};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const auto result = testing::run_program(arguments);
+    EXPECT_NE(result.exit_code, 0);
+    return result.err;
+  };
+  EXPECT_THAT(
+      refusal({"--dataset", chat, "--batch", "2"}),
+      HasSubstr("--batch 2: the documents of '" + chat + "' are evaluated"));
+  EXPECT_THAT(
+      refusal({"--dataset", chat, "--by-document", "--seq-length", "8"}),
+      HasSubstr("excludes"));
+  testing::run_program(
+      {"prepare",
+       "--chat",
+       write(
+           "long.jsonl",
+           R"({"prompt": "a", "completion": " cat"})"
+           "\n"
+           R"({"prompt": "abcdefghijklmnopqrstuvwxyz", "completion": )"
+           R"("abcdefghijklmnopqrstuvwxyz"})"
+           "\n"),
+       "--tokenizer",
+       tokenizer,
+       "--overwrite",
+       "--out",
+       chat});
+  EXPECT_THAT(
+      refusal({"--dataset", chat}),
+      AllOf(
+          HasSubstr("chat': document 1 has "),
+          HasSubstr("but the model can score 2 to 33; prepare conversations "
+                    "with --max-tokens, or evaluate windows")));
 }
 
 TEST_F(EvaluateCommand, ATaskPrintsWhatItsKindHas) {
