@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <numbers>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -49,6 +50,24 @@ std::string shared_text(const fs::path& path, const ProcessMesh& mesh) {
     return read_whole_text(path);
   return Agreement(*mesh.world())
       .text_of(0, mesh.rank() == 0 ? read_whole_text(path) : std::string());
+}
+
+// --json names a result by the file or dataset that was evaluated. Throws
+// ConfigError where two have the same name.
+void check_names(const EvaluateArguments& arguments) {
+  std::set<std::string> names;
+  const auto add = [&](const std::string& name) {
+    if (!name.empty() && !names.insert(name).second)
+      throw ConfigError(fmt::format(
+          "[evaluate] --json: two results would have the name '{}'; leave one "
+          "out",
+          name));
+  };
+  if (!arguments.text.empty())
+    add(input_name(arguments.text));
+  add(arguments.dataset);
+  for (const fs::path& task : arguments.tasks)
+    add(input_name(task));
 }
 
 // Throws NumericError for a log-probability of `part` of text or dataset
@@ -527,6 +546,8 @@ void evaluate(const EvaluateArguments& arguments) {
     throw ConfigError(
         "--max-tokens 1: nothing is before the first token, so it is not "
         "predicted; give 2 or more");
+  if (arguments.as_json)
+    check_names(arguments);
   if (!arguments.scores.empty())
     check_writable(arguments.scores, "[");
   if (!arguments.top_k.empty()) {

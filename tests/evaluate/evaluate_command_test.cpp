@@ -377,6 +377,23 @@ TEST_F(EvaluateCommand, ADocumentIsReadWithoutThoseBeforeIt) {
                     "with --max-tokens, or evaluate windows")));
 }
 
+TEST_F(EvaluateCommand, TwoResultsOfOneNameAreRefusedBeforeTheWork) {
+  const std::string text = write("a.txt", "the cat");
+  const std::string task =
+      write("a.jsonl", R"({"context": "the c", "choices": ["at"], "gold": 0})");
+  for (const Arguments& twice :
+       {Arguments{"--task", task, "--task", task},
+        Arguments{"--text", text, "--dataset", text}}) {
+    Arguments arguments = {
+        "evaluate", "--json", "--run", (folder_ / "absent").string()};
+    arguments.insert(arguments.end(), twice.begin(), twice.end());
+    const auto refused = testing::run_program(arguments);
+    EXPECT_EQ(refused.exit_code, 2);
+    EXPECT_THAT(
+        refused.err, HasSubstr("would have the name '" + twice.back() + "'"));
+  }
+}
+
 TEST_F(EvaluateCommand, ATaskPrintsWhatItsKindHas) {
   const std::string choices = write(
       "choices.jsonl",
