@@ -132,7 +132,7 @@ PrepareOptions prepare_options(const PrepareArguments& arguments) {
   if (options.chat)
     options.inputs.assign(
         arguments.chat.files.begin(), arguments.chat.files.end());
-  options.out_prefix = arguments.out;
+  options.out_prefix = dataset_prefix(arguments.out);
   if (!arguments.append_eos)
     options.end_of_document = PrepareOptions::EndOfDocument::kNone;
   if (arguments.overwrite)
@@ -160,6 +160,7 @@ void run(const PrepareArguments& arguments) {
   bar.clear();
 
   const DatasetInfo& info = result.info;
+  const std::string prefix = options.out_prefix.string();
   fmt::print("tokenizer  {}\n", info.tokenizer);
   fmt::print(
       "text       {} in {} file(s), {} document(s){}\n",
@@ -202,13 +203,13 @@ void run(const PrepareArguments& arguments) {
       readable_bytes(static_cast<double>(result.text_bytes) / elapsed.count()));
   fmt::print(
       "written    {0}.bin, {0}.idx, {1}{0}.json\n",
-      arguments.out,
-      result.chat ? arguments.out + ".mask, " : "");
+      prefix,
+      result.chat ? prefix + ".mask, " : "");
   fmt::print(
       "next       brigade train --config FILE {}\n",
-      shell_word(text_override("dataset.name", arguments.out)));
+      shell_word(text_override("dataset.name", prefix)));
   if (result.chat)
-    print_chats(arguments.chat, result, arguments.out);
+    print_chats(arguments.chat, result, prefix);
 }
 
 // What the files are, and where their text is.

@@ -133,6 +133,15 @@ class Preparation {
     if (name.empty() || name == "." || name == "..")
       problems.emplace_back(
           "--out: a path with a name, such as data/shakespeare");
+    // The dataset could not be opened by such a name.
+    const std::string extension = name.extension().string();
+    if (extension == ".npy" || extension == ".ds" ||
+        dataset_prefix(name) != name)
+      problems.push_back(fmt::format(
+          "--out '{}': {} is the extension of a file of tokens; give the "
+          "PREFIX of PREFIX.bin and PREFIX.idx",
+          options_.out_prefix.string(),
+          extension));
     const bool trains = options_.train_vocab_size != 0;
     if (options_.tokenizer.empty() && !trains)
       problems.emplace_back(

@@ -66,6 +66,31 @@ TEST_F(DataCommandsTest, PrepareTellsWhatItWroteAndInspectShowsIt) {
   EXPECT_THAT(out(), HasSubstr("fire!"));
 }
 
+TEST_F(DataCommandsTest, AFileOfTheDatasetStandsForItsPrefix) {
+  const std::string text = write("a.txt", "ab");
+  for (const char* extension : {".bin", ".idx"}) {
+    ASSERT_EQ(
+        run(
+            {"prepare",
+             "-i",
+             text,
+             "-o",
+             prefix() + extension,
+             "-t",
+             "bytes",
+             "--overwrite"}),
+        kOk)
+        << err();
+    EXPECT_THAT(out(), HasSubstr("dataset.name=" + prefix() + "\n"));
+    EXPECT_EQ(run({"inspect", prefix()}), kOk) << err();
+  }
+  EXPECT_FALSE(std::filesystem::exists(prefix() + ".bin.bin"));
+  EXPECT_EQ(
+      run({"prepare", "-i", text, "-o", prefix() + ".npy", "-t", "bytes"}),
+      kConfig);
+  EXPECT_THAT(err(), HasSubstr("give the PREFIX"));
+}
+
 TEST_F(DataCommandsTest, BadInputHasTheExitCodeOfItsKindAndLeavesNothing) {
   const std::string bad = write("bad.txt", "ab\n\xFFz");
   EXPECT_EQ(run({"prepare", "-i", bad, "-o", prefix(), "-t", "bytes"}), kData);

@@ -85,6 +85,22 @@ TEST_F(PrepareTest, WritesTheTokensOfEachDocumentAndItsEnd) {
   EXPECT_THAT(written(), UnorderedElementsAre("x.bin", "x.idx", "x.json"));
 }
 
+TEST_F(PrepareTest, ANameByWhichTheDatasetCannotBeOpenedIsRefused) {
+  auto named = options(write("a.txt", "ab"));
+  for (const std::string extension : {".bin", ".idx", ".npy", ".ds"}) {
+    named.out_prefix = folder_ / ("out/x" + extension);
+    EXPECT_THAT(
+        message_of<ConfigError>([&] { prepare(named); }),
+        AllOf(
+            HasSubstr("out/x" + extension + "': " + extension + " is the"),
+            HasSubstr("give the PREFIX of PREFIX.bin and PREFIX.idx")));
+  }
+  EXPECT_THAT(written(), IsEmpty());
+  named.out_prefix = folder_ / "out/x.1";
+  prepare(named);
+  EXPECT_EQ(TokenDataset::open(named.out_prefix).num_tokens(), 3U);
+}
+
 TEST_F(PrepareTest, TheBytesOfTheTextAreCountedNotThoseOfTheJson) {
   const PrepareResult result = prepare(options(write(
       "a.jsonl",
