@@ -181,6 +181,28 @@ void check_run(const CLI::App& command, const std::filesystem::path& run) {
         command.get_name()));
 }
 
+void refuse_without(
+    const CLI::App& command,
+    const std::vector<std::string>& modes,
+    const std::vector<std::string>& options) {
+  const auto is_given = [&](const std::string& option) {
+    return command.count(option) > 0;
+  };
+  if (std::ranges::any_of(modes, is_given))
+    return;
+  std::vector<std::string> problems;
+  for (const std::string& option : options) {
+    if (is_given(option))
+      problems.push_back(fmt::format(
+          "[{}] {} does nothing without {}; leave it out",
+          command.get_name(),
+          option,
+          fmt::join(modes, " or ")));
+  }
+  if (!problems.empty())
+    throw ConfigError(problems);
+}
+
 void add_max_restarts(CLI::App& command, int& max_restarts) {
   command
       .add_option(

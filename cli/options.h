@@ -77,6 +77,13 @@ std::vector<std::string> names_with_auto() {
   return names;
 }
 
+// Throws ConfigError that names all of `options` that were given while none of
+// `modes` was, without which they do nothing.
+void refuse_without(
+    const CLI::App& command,
+    const std::vector<std::string>& modes,
+    const std::vector<std::string>& options);
+
 // --run, the same in all commands that work on a model or a run. `older`: other
 // spellings that are accepted and not shown, "-c,--checkpoint" or, without
 // dashes, one without a name; "": none. check_run() says that it is missing.

@@ -70,15 +70,15 @@ void plan(PlanArguments arguments) {
 }
 
 void add_outputs(CLI::App& command, PlanArguments& arguments) {
-  command.add_option("--top", arguments.top, "Layouts to list")
-      ->type_name("N")
-      ->check(whole_number(1, 1000))
-      ->capture_default_str();
+  CLI::Option* top =
+      command.add_option("--top", arguments.top, "Layouts to list");
+  top->type_name("N")->check(whole_number(1, 1000))->capture_default_str();
   CLI::Option* explain = command.add_option(
       "--explain",
       arguments.explain,
       "One layout's time and memory, e.g. dp64-tp8-mb2-full");
-  explain->type_name("LAYOUT");
+  explain->type_name("LAYOUT")->excludes(top)->excludes(
+      command.get_option("--zero"));
   command
       .add_option(
           "--html",
@@ -100,6 +100,11 @@ void add_calibration(CLI::App& command, PlanArguments& arguments) {
       "--calibrate",
       arguments.calibrates,
       "Measure this machine and write its file; takes one to five minutes");
+  // Nothing is planned then.
+  for (CLI::Option* option : command.get_options()) {
+    if (option != calibrate && option != command.get_help_ptr())
+      calibrate->excludes(option);
+  }
   command
       .add_option(
           "--nproc",

@@ -127,8 +127,6 @@ PrepareOptions prepare_options(const PrepareArguments& arguments) {
   PrepareOptions options = arguments.options;
   options.inputs.assign(arguments.inputs.begin(), arguments.inputs.end());
   options.chat = chat_options(arguments.chat);
-  if (options.chat && !options.inputs.empty())
-    throw ConfigError("--input and --chat are both given; leave one out");
   if (options.chat)
     options.inputs.assign(
         arguments.chat.files.begin(), arguments.chat.files.end());
@@ -251,12 +249,13 @@ void add_prepare(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "prepare",
       "Turn text into a dataset of tokens (Megatron's PREFIX.bin and .idx)");
-  command->add_option(
+  CLI::Option* input = command->add_option(
       "-i,--input",
       arguments->inputs,
       "Files or folders: .txt (one document each) and .jsonl (one document "
       "per line), plain, .gz or .zst; .parquet and .arrow (one document "
-      "per row); - is standard input");
+      "per row); .json of a list (one document per element); - is standard "
+      "input");
   command
       ->add_option("-o,--out", arguments->out, "PREFIX of the files to write")
       ->required();
@@ -283,6 +282,7 @@ void add_prepare(CLI::App& app) {
       "End each document with the tokenizer's end-of-document token [on]");
   add_text_options(*command, *arguments);
   add_chat_options(*command, arguments->chat);
+  command->get_option("--chat")->excludes(input);
   command
       ->add_option(
           "--workers",
@@ -297,7 +297,22 @@ void add_prepare(CLI::App& app) {
       "rows of tables without one; count and name them");
   command->add_flag(
       "--overwrite", arguments->overwrite, "Replace a dataset that is there");
-  command->callback([arguments, prepend_bos] {
+  command->callback([arguments, command, prepend_bos] {
+    refuse_without(
+        *command,
+        {"--input"},
+        {"--json-key", "--document-separator", "--format", "--encoding"});
+    refuse_without(
+        *command,
+        {"--chat"},
+        {"--chat-form",
+         "--loss",
+         "--template",
+         "--template-name",
+         "--template-variables",
+         "--max-tokens",
+         "--too-long",
+         "--show"});
     using BeginOfDocument = PrepareOptions::BeginOfDocument;
     if (prepend_bos->count() > 0)
       arguments->options.begin_of_document = arguments->prepend_bos

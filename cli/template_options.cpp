@@ -8,16 +8,17 @@
 namespace brigade::cli {
 
 void add_template_options(CLI::App& command, TemplateArguments& arguments) {
+  CLI::Option* file = command.add_option(
+      "--template,--chat-template",
+      arguments.file,
+      "A chat template in place of the tokenizer's, in Jinja");
+  file->type_name("FILE");
   command
       .add_option(
-          "--template,--chat-template",
-          arguments.file,
-          "A chat template in place of the tokenizer's, in Jinja")
-      ->type_name("FILE");
-  command.add_option(
-      "--template-name",
-      arguments.name,
-      "Which of a tokenizer's several templates");
+          "--template-name",
+          arguments.name,
+          "Which of a tokenizer's several templates")
+      ->excludes(file);
   command.add_option(
       "--template-variables",
       arguments.variables,

@@ -98,6 +98,9 @@ void add_evaluate(CLI::App& app) {
       "distributed.tp_size=2");
   command->callback([arguments, command] {
     check_run(*command, arguments->model.path);
+    refuse_without(*command, {"--text", "--task"}, {"--tokenizer"});
+    refuse_without(
+        *command, {"--text", "--dataset"}, {"--batch", "--max-tokens"});
     arguments->gives_rows = command->count("--batch") > 0;
     evaluate(*arguments);
   });

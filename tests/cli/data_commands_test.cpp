@@ -91,6 +91,89 @@ TEST_F(DataCommandsTest, AFileOfTheDatasetStandsForItsPrefix) {
   EXPECT_THAT(err(), HasSubstr("give the PREFIX"));
 }
 
+TEST_F(DataCommandsTest, OptionsThatDoNothingAreRefusedTogether) {
+  using Words = std::vector<std::string>;
+  struct Case {
+    Words command;
+    Words options;  // with their values
+    std::string mode;
+  };
+  const Words out = {"--out", prefix(), "--tokenizer", "bytes"};
+  const std::vector<Case> cases = {
+      {{"prepare", "--input", "a.txt"},
+       {"--chat-form",
+        "text",
+        "--loss",
+        "all",
+        "--template-name",
+        "x",
+        "--template-variables",
+        "{}",
+        "--max-tokens",
+        "9",
+        "--too-long",
+        "cut",
+        "--show",
+        "1"},
+       "--chat"},
+      {{"prepare", "--input", "a.txt"}, {"--template", "t.jinja"}, "--chat"},
+      {{"prepare", "--chat", "a.jsonl"},
+       {"--json-key",
+        "x",
+        "--document-separator",
+        "x",
+        "--format",
+        "jsonl",
+        "--encoding",
+        "latin1"},
+       "--input"},
+      {{"evaluate", "--run", "r", "--task", "t.jsonl"},
+       {"--batch", "2", "--max-tokens", "9"},
+       "--text or --dataset"},
+      {{"evaluate", "--run", "r", "--dataset", "d"},
+       {"--tokenizer", "bytes"},
+       "--text or --task"},
+      {{"export", "--run", "r", "--gguf", "x.gguf"},
+       {"--shard-gb", "1"},
+       "--out"}};
+  for (const Case& each : cases) {
+    Words words = each.command;
+    if (words.front() == "prepare")
+      words.insert(words.end(), out.begin(), out.end());
+    words.insert(words.end(), each.options.begin(), each.options.end());
+    EXPECT_EQ(run(words), kConfig);
+    for (size_t i = 0; i < each.options.size(); i += 2)
+      EXPECT_THAT(
+          err(),
+          HasSubstr(
+              "[" + each.command.front() + "] " + each.options[i] +
+              " does nothing without " + each.mode + "; leave it out"));
+  }
+}
+
+TEST_F(DataCommandsTest, OptionsThatDoNotGoTogetherAreRefused) {
+  const auto complaint = [&](const std::vector<std::string>& words) {
+    EXPECT_EQ(run(words), kConfig);
+    return err();
+  };
+  EXPECT_THAT(
+      complaint({"prepare", "--input", "a", "--chat", "b", "--out", "c"}),
+      HasSubstr("--input excludes --chat;"));
+  EXPECT_THAT(
+      complaint(
+          {"chat", "--run", "r", "--template", "t", "--template-name", "n"}),
+      HasSubstr("--template excludes --template-name;"));
+  EXPECT_THAT(
+      complaint({"plan", "--explain", "dp2", "--zero", "1"}),
+      HasSubstr("--zero excludes --explain;"));
+  EXPECT_THAT(
+      complaint({"plan", "--explain", "dp2", "--top", "1"}),
+      HasSubstr("--top excludes --explain;"));
+  EXPECT_THAT(
+      complaint({"plan", "--calibrate", "--gpus", "2"}),
+      HasSubstr("--gpus excludes --calibrate;"));
+}
+
 TEST_F(DataCommandsTest, BadInputHasTheExitCodeOfItsKindAndLeavesNothing) {
   const std::string bad = write("bad.txt", "ab\n\xFFz");
   EXPECT_EQ(run({"prepare", "-i", bad, "-o", prefix(), "-t", "bytes"}), kData);
