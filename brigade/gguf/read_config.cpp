@@ -236,18 +236,24 @@ class ConfigReader {
   }
 
   void read_scaling() {
-    const auto* type =
+    const auto* named =
         file_.find_value<std::string>(prefix_ + "rope.scaling.type");
-    if (type == nullptr || *type == "none")
-      return;
+    // As llama.cpp has it: the default, the key of old files, and 0 for none.
+    const std::string type = named == nullptr ? "linear" : *named;
     RopeScaling scaling;
-    scaling.factor = find_number("rope.scaling.factor").value_or(1.0);
+    scaling.factor =
+        find_number("rope.scaling.factor")
+            .value_or(find_number("rope.scale_linear").value_or(0.0));
+    if (scaling.factor == 0)
+      scaling.factor = 1;
+    if (type == "none" || (type == "linear" && scaling.factor == 1))
+      return;
     scaling.original_max_position_embeddings =
         find_integer("rope.scaling.original_context_length")
             .value_or(config_.max_position_embeddings);
-    if (*type == "linear") {
+    if (type == "linear") {
       scaling.type = RopeType::kLinear;
-    } else if (*type == "yarn") {
+    } else if (type == "yarn") {
       scaling.type = RopeType::kYarn;
       scaling.beta_fast =
           find_number("rope.scaling.yarn_beta_fast").value_or(32.0);
@@ -257,7 +263,7 @@ class ConfigReader {
         scaling.attention_factor =
             *factor * usual_yarn_magnitude(scaling.factor);
     } else {
-      fail(fmt::format("the rope scaling \"{}\" is not read", *type));
+      fail(fmt::format("the rope scaling \"{}\" is not read", type));
     }
     config_.rope_scaling = scaling;
   }

@@ -202,6 +202,30 @@ std::string refusal(const DecoderConfig& config, GgufType type) {
   return message_of<ConfigError>([&] { require_gguf(config, type); });
 }
 
+// As llama.cpp reads it where the type is not said.
+TEST(GgufModel, LinearScalingIsReadByItsFactorAlone) {
+  const TemporaryFolder folder;
+  const auto factor_with = [&](const std::vector<GgufEntry>& more) {
+    GgufModel model = model_of(config_of("LlamaForCausalLM"), GgufType::kF32);
+    for (const GgufEntry& entry : more)
+      model.tokenizer.entries.push_back(
+          {"llama.rope." + entry.key, entry.value});
+    write_gguf_model(folder / "a.gguf", model);
+    const auto read = read_gguf_config(GgufFile(folder / "a.gguf"));
+    return read.rope_scaling ? read.rope_scaling->factor : 1;
+  };
+  const GgufEntry old{"scale_linear", 2.F};
+  EXPECT_EQ(factor_with({{"scaling.factor", 4.F}}), 4);
+  EXPECT_EQ(factor_with({{"scaling.factor", 4.F}, old}), 4);
+  EXPECT_EQ(factor_with({old}), 2);
+  EXPECT_EQ(factor_with({{"scaling.factor", 0.F}, old}), 1);
+  EXPECT_EQ(
+      factor_with(
+          {{"scaling.factor", 4.F}, {"scaling.type", std::string("none")}}),
+      1);
+  EXPECT_EQ(factor_with({{"scaling.type", std::string("linear")}}), 1);
+}
+
 TEST(GgufModel, RefusesByNameModelsThatLlamaCppDoesNotCompute) {
   const auto refused = [](const char* architecture, json more) {
     return refusal(config_of(architecture, std::move(more)), GgufType::kF32);
