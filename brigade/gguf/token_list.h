@@ -14,6 +14,17 @@ namespace brigade {
 using GgufToken = SentencePieceModel::Piece;
 using PieceType = SentencePieceModel::PieceType;
 
+// The tokens that transformers' tokenizer_config.json and GGUF name.
+struct SpecialToken {
+  const char* name;  // in tokenizer_config.json
+  const char* key;   // behind "tokenizer.ggml."
+};
+inline constexpr SpecialToken kSpecialTokens[] = {
+    {"bos_token", "bos_token_id"},
+    {"eos_token", "eos_token_id"},
+    {"unk_token", "unknown_token_id"},
+    {"pad_token", "padding_token_id"}};
+
 class TokenList {
  public:
   // `size`: rows of the model's embedding, all unused at first.

@@ -312,17 +312,41 @@ void add_special_ids(
   entries.push_back({"tokenizer.ggml.add_eos_token", after == 1});
 }
 
+// tokenizer_config.json; an empty object where there is none.
+json config_beside(const fs::path& folder) {
+  const fs::path file = folder / "tokenizer_config.json";
+  return fs::is_regular_file(file) ? json::parse(read_text_file(file))
+                                   : json::object();
+}
+
+// Those that tokenizer_config.json names and `entries` has not yet.
+void add_named_tokens(
+    const fs::path& folder,
+    const Tokenizer& tokenizer,
+    const TokenList& tokens,
+    std::vector<GgufEntry>& entries) {
+  const json config = config_beside(folder);
+  for (const SpecialToken& token : kSpecialTokens) {
+    const std::string key = fmt::format("tokenizer.ggml.{}", token.key);
+    json text = config.value(token.name, json());
+    if (text.is_object())
+      text = text.value("content", json());
+    if (!text.is_string() ||
+        std::ranges::find(entries, key, &GgufEntry::key) != entries.end())
+      continue;
+    const auto id = tokenizer.token_id(text.get<std::string>());
+    if (id && tokens.holds(*id))
+      entries.push_back({key, static_cast<uint32_t>(*id)});
+  }
+}
+
 // chat_template.jinja, or what tokenizer_config.json says.
 void add_chat_template(const fs::path& folder, TokenizerEntries& result) {
   constexpr const char* kKey = "tokenizer.chat_template";
   const fs::path file = folder / "chat_template.jinja";
   if (fs::is_regular_file(file))
     return add_text(result.entries, kKey, read_text_file(file));
-  const fs::path config = folder / "tokenizer_config.json";
-  if (!fs::is_regular_file(config))
-    return;
-  const json value =
-      json::parse(read_text_file(config)).value("chat_template", json());
+  const json value = config_beside(folder).value("chat_template", json());
   if (value.is_string())
     return add_text(result.entries, kKey, value.get<std::string>());
   std::vector<std::string> names;
@@ -352,6 +376,7 @@ TokenizerEntries tokenizer_entries(
   }
   const auto tokenizer = load_tokenizer(spec);
   TokenList tokens(model.vocab_size);
+  fs::path folder;
   if (spec == "bytes") {
     add_bytes(*tokenizer, tokens, result);
   } else {
@@ -363,10 +388,13 @@ TokenizerEntries tokenizer_entries(
     } else {
       add_json(file, *tokenizer, tokens, result);
     }
-    add_chat_template(file.parent_path(), result);
+    folder = file.parent_path();
+    add_chat_template(folder, result);
   }
   tokens.add_to(result.entries);
   add_special_ids(*tokenizer, model, tokens, result.entries);
+  if (!folder.empty())
+    add_named_tokens(folder, *tokenizer, tokens, result.entries);
   return result;
 }
 

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -52,15 +53,16 @@ class TokenizerReader {
   const std::string model_;
   std::vector<GgufToken> tokens_;
 
-  enum class Special { kBegin, kEnd };
+  static constexpr std::string_view kBegin = "bos_token_id";
+  static constexpr std::string_view kEnd = "eos_token_id";
 
   [[noreturn]] void fail(const std::string& problem) const {
     throw DataError(
         fmt::format("[gguf] '{}': {}", file_.path().string(), problem));
   }
 
-  static std::string key(const char* name) {
-    return std::string("tokenizer.ggml.") + name;
+  static std::string key(std::string_view name) {
+    return fmt::format("tokenizer.ggml.{}", name);
   }
 
   void read_tokens() {
@@ -86,28 +88,27 @@ class TokenizerReader {
 
   // A token's id; where the file does not say, as llama.cpp has it for a model
   // of SentencePiece.
-  std::optional<uint32_t> id_of(Special special) const {
-    const auto* id = file_.find_value<uint32_t>(
-        key(special == Special::kBegin ? "bos_token_id" : "eos_token_id"));
-    if (id != nullptr)
+  std::optional<uint32_t> id_of(std::string_view name) const {
+    if (const auto* id = file_.find_value<uint32_t>(key(name)))
       return *id;
-    if (model_ != "llama")
+    if (model_ != "llama" || name == "padding_token_id")
       return std::nullopt;
-    return special == Special::kBegin ? 1U : 2U;
+    return name == kBegin ? 1U : name == kEnd ? 2U : 0U;
   }
 
-  std::optional<std::string> text_of(Special special) const {
-    const auto id = id_of(special);
+  std::optional<std::string> text_of(std::string_view name) const {
+    const auto id = id_of(name);
     if (!id || *id >= tokens_.size())
       return std::nullopt;
     return tokens_[*id].text;
   }
 
   // What is added around a text, where there is such a token.
-  std::optional<std::string> added_text(Special special, bool by_default)
-      const {
+  std::optional<std::string> added_text(
+      std::string_view special,
+      bool by_default) const {
     const auto* adds = file_.find_value<bool>(
-        key(special == Special::kBegin ? "add_bos_token" : "add_eos_token"));
+        key(special == kBegin ? "add_bos_token" : "add_eos_token"));
     return (adds != nullptr ? *adds : by_default) ? text_of(special)
                                                   : std::nullopt;
   }
@@ -137,8 +138,8 @@ class TokenizerReader {
     const auto* prefix = file_.find_value<bool>(key("add_space_prefix"));
     model.adds_dummy_prefix = prefix == nullptr || *prefix;
     SentencePieceJsonOptions options{.tokens = added_tokens()};
-    options.begin = added_text(Special::kBegin, true);
-    options.end = added_text(Special::kEnd, false);
+    options.begin = added_text(kBegin, true);
+    options.end = added_text(kEnd, false);
     return sentencepiece_json(model, options);
   }
 
@@ -186,7 +187,7 @@ class TokenizerReader {
   json text_template(bool begins_by_default) const {
     json single = json::array();
     json specials = json::object();
-    const auto add = [&](Special special, bool by_default) {
+    const auto add = [&](std::string_view special, bool by_default) {
       const auto text = added_text(special, by_default);
       if (!text)
         return;
@@ -196,9 +197,9 @@ class TokenizerReader {
           {"tokens", json::array({*text})}};
       single.push_back({{"SpecialToken", {{"id", *text}, {"type_id", 0}}}});
     };
-    add(Special::kBegin, begins_by_default);
+    add(kBegin, begins_by_default);
     single.push_back({{"Sequence", {{"id", "A"}, {"type_id", 0}}}});
-    add(Special::kEnd, false);
+    add(kEnd, false);
     json pair = single;
     pair.push_back({{"Sequence", {{"id", "B"}, {"type_id", 1}}}});
     return {
@@ -212,12 +213,10 @@ class TokenizerReader {
     json config = {
         {"tokenizer_class", "PreTrainedTokenizerFast"},
         {"clean_up_tokenization_spaces", false}};
-    const auto put = [&](const char* name, Special special) {
-      const auto text = text_of(special);
-      config[name] = text ? json(*text) : nullptr;
-    };
-    put("bos_token", Special::kBegin);
-    put("eos_token", Special::kEnd);
+    for (const SpecialToken& token : kSpecialTokens) {
+      const auto text = text_of(token.key);
+      config[token.name] = text ? json(*text) : nullptr;
+    }
     if (const auto* chat =
             file_.find_value<std::string>("tokenizer.chat_template"))
       config["chat_template"] = *chat;

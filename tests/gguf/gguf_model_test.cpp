@@ -481,6 +481,25 @@ TEST_F(GgufTokenizer, TheFamilyDecidesWhetherTextsBeginWithBos) {
   }
 }
 
+TEST_F(GgufTokenizer, PadAndUnknownTokensComeBack) {
+  const json tokenizer = byte_level_tokenizer(pre_tokenizer_named("gpt-2"));
+  write_bytes(
+      folder_ / "tokenizer_config.json",
+      R"({"pad_token": {"content": "<|end|>"}, "unk_token": "b",
+          "eos_token": "a"})");
+  GgufModel model = model_of(config_of("LlamaForCausalLM"), GgufType::kF32);
+  model.tokenizer = entries(tokenizer, model.config.vocab_size);
+  EXPECT_EQ(std::get<uint32_t>(value(model.tokenizer, "padding_token_id")), 95);
+  write_gguf_model(folder_ / "a.gguf", model);
+  import_gguf(folder_ / "a.gguf", folder_ / "out");
+  const json read =
+      json::parse(read_text_file(folder_ / "out" / "tokenizer_config.json"));
+  EXPECT_EQ(read["pad_token"], "<|end|>");
+  EXPECT_EQ(read["unk_token"], "b");
+  EXPECT_EQ(read["eos_token"], "a");
+  EXPECT_EQ(read["bos_token"], nullptr);
+}
+
 TEST(GgufImport, NamesTensorsThatAreMissingOrSurplus) {
   const TemporaryFolder folder;
   const DecoderConfig config = config_of("LlamaForCausalLM");
