@@ -11,6 +11,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/checkpoint/adapter_folder.h"
+#include "brigade/checkpoint/align_token_ids.h"
 #include "brigade/checkpoint/checkpoint.h"
 #include "brigade/checkpoint/hugging_face.h"
 #include "brigade/checkpoint/hugging_face_export.h"
@@ -32,6 +33,7 @@ namespace brigade {
 namespace {
 
 namespace fs = std::filesystem;
+using nlohmann::json;
 
 SafetensorsDtype stored_dtype(const std::string& dtype, const fs::path& file) {
   if (dtype == "float32")
@@ -63,11 +65,12 @@ struct ModelToExport {
   fs::path directory;
   fs::path file;  // that describes it
   DecoderConfig config;
-  nlohmann::json source;  // as to_hugging_face_json() takes it
-  std::string dtype;      // it is written in
+  json source;        // as to_hugging_face_json() takes it
+  std::string dtype;  // it is written in
   // Reads a tensor in any dtype.
   std::function<torch::Tensor(const std::string& name)> read;
   std::vector<FileToCopy> tokenizer;
+  bool was_trained = false;  // by a run, on texts of that tokenizer
 };
 
 // The same model with experts.
@@ -98,6 +101,13 @@ std::set<std::string> float32_names(const std::vector<ParameterRow>& rows) {
   return names;
 }
 
+json read_json(const fs::path& file) {
+  const std::string text = read_text_file(file);
+  return JsonDocument(text, {.module = "export", .file = file.string()})
+      .root()
+      .value();
+}
+
 ExportedModel write_folder(
     const ModelToExport& given,
     const fs::path& out,
@@ -111,14 +121,30 @@ ExportedModel write_folder(
         name_of(model.config.architecture).class_name));
   HuggingFaceExport request;
   request.out = out;
+  request.files = model.tokenizer;
   request.config =
       to_hugging_face_json(model.config, model.dtype, model.source);
+  request.texts = options.more_files;
+  const fs::path generation_file = model.directory / kGenerationConfig;
+  const bool has_generation = fs::exists(generation_file);
+  json generation = has_generation ? read_json(generation_file)
+                                   : generation_config(request.config);
   const auto put = [&](const char* key, const std::optional<int64_t>& id) {
     if (id && (!request.config.contains(key) || request.config[key].is_null()))
       request.config[key] = *id;
   };
-  put("bos_token_id", options.bos_token_id);
-  put("eos_token_id", options.eos_token_id);
+  if (model.was_trained && align_token_ids(
+                               options.bos_token_id,
+                               options.eos_token_id,
+                               request.config,
+                               generation)) {
+    request.texts[kGenerationConfig] = generation.dump(2) + "\n";
+  } else {
+    put("bos_token_id", options.bos_token_id);
+    put("eos_token_id", options.eos_token_id);
+    if (has_generation)
+      request.files.push_back({generation_file, kGenerationConfig});
+  }
   request.tensors = list_parameters(model.config);
   request.dtype = stored_dtype(model.dtype, model.file);
   request.experts = options.experts;
@@ -138,11 +164,6 @@ ExportedModel write_folder(
       options.on_progress("exporting", done_bytes, total_bytes);
     return tensor;
   };
-  request.files = model.tokenizer;
-  const fs::path generation = model.directory / kGenerationConfig;
-  if (fs::exists(generation))
-    request.files.push_back({generation, kGenerationConfig});
-  request.texts = options.more_files;
   request.max_shard_bytes = options.max_shard_bytes;
   export_hugging_face(request);
   return {
@@ -163,11 +184,7 @@ ModelToExport model_in_folder(
     const std::string& wanted_dtype,
     const std::optional<MergedAdapter>& adapter) {
   const fs::path file = path / "config.json";
-  const std::string text = read_text_file(file);
-  const nlohmann::json source =
-      JsonDocument(text, {.module = "export", .file = file.string()})
-          .root()
-          .value();
+  const json source = read_json(file);
   const DecoderConfig config =
       require_decoder_config(source, file.string() + ": ", "export");
   const std::string dtype =
@@ -210,12 +227,12 @@ ModelToExport model_in_folder(
 }
 
 // Whether the weights that a run stores are averages, no longer its masters.
-bool stores_averages(const nlohmann::json& config) {
+bool stores_averages(const json& config) {
   const auto training = config.find("training");
   if (training == config.end() || !training->is_object())
     return false;
-  return training->value("ema_decay", nlohmann::json(0)) != 0 ||
-         training->value("optimizer", nlohmann::json()) ==
+  return training->value("ema_decay", json(0)) != 0 ||
+         training->value("optimizer", json()) ==
              to_string(OptimizerKind::kScheduleFreeAdamW);
 }
 
@@ -264,6 +281,7 @@ ExportedModel export_adapter_of_run(
     std::vector<FileToCopy> tokenizer = tokenizer_of(checkpoint);
     if (!tokenizer.empty())
       merged.tokenizer = std::move(tokenizer);
+    merged.was_trained = true;
     return write_folder(merged, out, options);
   }
   if (options.upcycle)
@@ -324,7 +342,8 @@ ExportedModel export_checkpoint(
        .dtype = options.dtype.empty() ? manifest.dtype : options.dtype,
        .read =
            [&](const std::string& name) { return checkpoint.read_whole(name); },
-       .tokenizer = tokenizer_of(checkpoint)},
+       .tokenizer = tokenizer_of(checkpoint),
+       .was_trained = true},
       out,
       options);
   exported.step = manifest.step;

@@ -43,7 +43,9 @@ struct ExportOptions {
   std::optional<UpcycleOptions> upcycle;
   // The whole weight that a router begins with; with upcycle.
   std::function<torch::Tensor(const ParameterRow& router)> initial_router;
-  // The tokenizer's, for configs that do not say: what ends and begins a text.
+  // The tokenizer's: what ends and begins a text. A run's model has them in
+  // config.json and generation_config.json, a folder's where config.json has
+  // none.
   std::optional<int64_t> bos_token_id, eos_token_id;
   // Called while a checkpoint is verified and while tensors are written.
   std::function<

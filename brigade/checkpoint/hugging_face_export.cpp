@@ -159,7 +159,8 @@ void write_weights(const HuggingFaceExport& request, const fs::path& folder) {
   }
 }
 
-// What generate() of transformers needs to know when to stop.
+}  // namespace
+
 json generation_config(const json& config) {
   json generation = {{"_from_model_config", true}};
   for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
@@ -168,8 +169,6 @@ json generation_config(const json& config) {
   }
   return generation;
 }
-
-}  // namespace
 
 void check_free(const fs::path& out) {
   std::error_code ignored;

@@ -38,6 +38,10 @@ struct HuggingFaceExport {
   uint64_t max_shard_bytes = 5'000'000'000;
 };
 
+// The generation_config.json of a model without one: what generate() of
+// transformers needs to know when to stop.
+nlohmann::json generation_config(const nlohmann::json& config);
+
 // Throws ConfigError when `out` holds something.
 void check_free(const std::filesystem::path& out);
 

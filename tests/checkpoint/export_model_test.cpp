@@ -7,9 +7,11 @@
 #include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "brigade/base/error.h"
 #include "brigade/checkpoint/hugging_face_export.h"
+#include "brigade/checkpoint/save.h"
 #include "brigade/files/file.h"
 #include "brigade/model_spec/decoder_config.h"
 #include "brigade/model_spec/parameter_table.h"
@@ -148,6 +150,73 @@ TEST_F(ExportFolder, AMissingTensorIsNamedAndNothingIsWritten) {
       [&] { export_folder(source_, out_); },
       ThrowsMessage<DataError>(HasSubstr("missing: model.norm.weight")));
   EXPECT_FALSE(fs::exists(out_));
+}
+
+// A run on texts that end otherwise than its base model's, as transformers'
+// Trainer has it.
+TEST_F(ExportFolder, ARunsModelEndsTextsAsItsTokenizerDoes) {
+  const auto check = [&](const json& eos,
+                         const json& generation,
+                         const json& expected,
+                         const json& expected_generation) {
+    fs::remove_all(out_);
+    json config = config_;
+    config["eos_token_id"] = eos;
+    config["bos_token_id"] = 1;
+    CheckpointToSave run;
+    run.manifest.model = run.manifest.model_source = config;
+    run.manifest.dtype = "float32";
+    for (const ParameterRow& row : rows_)
+      run.weights.push_back(
+          {.name = row.name, .tensor = torch::zeros(row.shape)});
+    if (!generation.is_null()) {
+      write_text_file(folder_ / "generation", generation.dump());
+      run.attachments[folder_ / "generation"] = kGenerationConfig;
+    }
+    save_checkpoint(folder_ / "run", run, SaveRanks{});
+    export_checkpoint(
+        folder_ / "run", out_, {.bos_token_id = 1, .eos_token_id = 7});
+    EXPECT_EQ(
+        json::parse(read_text_file(out_ / "config.json"))["eos_token_id"],
+        expected);
+    EXPECT_EQ(
+        json::parse(read_text_file(out_ / kGenerationConfig)),
+        expected_generation);
+    fs::remove_all(folder_ / "run");
+  };
+  check(
+      2,
+      {{"eos_token_id", 2}, {"top_k", 3}},
+      7,
+      {{"bos_token_id", 1}, {"eos_token_id", {7, 2}}, {"top_k", 3}});
+  check(
+      {2, 5},
+      {{"eos_token_id", {5, 2}}, {"bos_token_id", 1}},
+      {7, 2, 5},
+      {{"eos_token_id", {7, 5, 2}}, {"bos_token_id", 1}});
+  check(
+      nullptr,
+      nullptr,
+      7,
+      {{"_from_model_config", true},
+       {"bos_token_id", 1},
+       {"eos_token_id", 7},
+       {"pad_token_id", 5}});
+  check(
+      {2, 7},
+      {{"eos_token_id", {2, 7}}, {"bos_token_id", 1}},
+      {2, 7},
+      {{"eos_token_id", {2, 7}}, {"bos_token_id", 1}});
+  // A folder's stay as they are.
+  write_tensors(source_ / kSafetensorsFile, weights_);
+  json config = config_;
+  config["eos_token_id"] = 2;
+  write_text_file(source_ / "config.json", config.dump());
+  export_folder(source_, folder_ / "same", {.eos_token_id = 7});
+  EXPECT_EQ(
+      json::parse(
+          read_text_file(folder_ / "same" / "config.json"))["eos_token_id"],
+      2);
 }
 
 }  // namespace
