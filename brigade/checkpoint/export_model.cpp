@@ -172,6 +172,20 @@ ExportedModel write_folder(
       .has_tokenizer = !model.tokenizer.empty()};
 }
 
+// Where PEFT will look for an adapter's base model: that of a downloaded one is
+// no folder of this machine's cache, but the id, which others know.
+std::string base_model_of(const CheckpointManifest& manifest) {
+  const fs::path folder = manifest.base_model;
+  const std::string id =
+      manifest.config.value("/model/name"_json_pointer, std::string());
+  std::string cached = "models--" + id;
+  if (const size_t slash = cached.find('/'); slash != std::string::npos)
+    cached.replace(slash, 1, "--");
+  return folder.parent_path().parent_path().filename() == cached
+             ? id
+             : manifest.base_model;
+}
+
 // What is merged into a model's weights.
 struct MergedAdapter {
   AdapterOptions options;
@@ -299,7 +313,7 @@ ExportedModel export_adapter_of_run(
           {.out = out,
            .model = checkpoint.model("export"),
            .options = adapter.options,
-           .base_model = manifest.base_model,
+           .base_model = base_model_of(manifest),
            .read = adapter.read}),
       .dtype = "float32",
       .is_adapter = true};

@@ -8,8 +8,10 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <tuple>
 
 #include "brigade/base/error.h"
+#include "brigade/checkpoint/adapter_folder.h"
 #include "brigade/checkpoint/hugging_face_export.h"
 #include "brigade/checkpoint/save.h"
 #include "brigade/files/file.h"
@@ -42,6 +44,22 @@ class ExportFolder : public ::testing::Test {
     rows_ = list_parameters(parsed_config(config_));
     for (const ParameterRow& row : rows_)
       weights_[row.name] = torch::randn(row.shape).to(torch::kFloat16);
+  }
+
+  // One of `base`, whose config's model.name is `name`.
+  void save_adapter_run(const char* name, const char* base) const {
+    CheckpointToSave run;
+    run.manifest.model = config_;
+    run.manifest.dtype = "float32";
+    run.manifest.base_model = base;
+    run.manifest.config = {
+        {"model", {{"name", name}}},
+        {"adapter", {{"rank", 1}, {"targets", {"q_proj"}}}}};
+    for (const ParameterRow& row : adapter_rows(
+             parsed_config(config_), {.rank = 1, .targets = {"q_proj"}}))
+      run.weights.push_back(
+          {.name = row.name, .tensor = torch::zeros(row.shape)});
+    save_checkpoint(folder_ / "run", run, SaveRanks{});
   }
 
   // q, k and v stacked, and no "model." before a name.
@@ -217,6 +235,23 @@ TEST_F(ExportFolder, ARunsModelEndsTextsAsItsTokenizerDoes) {
       json::parse(
           read_text_file(folder_ / "same" / "config.json"))["eos_token_id"],
       2);
+}
+
+// The snapshot's folder is of this machine alone.
+TEST_F(ExportFolder, AnAdapterOfADownloadedModelNamesIt) {
+  const std::string snapshot = "/models--x/snapshots/1";
+  for (const auto& [name, base, expected] :
+       {std::tuple{"org/base", "/models--org--base/snapshots/1", "org/base"},
+        std::tuple{"base", "/models--base/snapshots/1", "base"},
+        std::tuple{"a/base", "/a/base", "/a/base"},
+        std::tuple{"x/snapshots/1", snapshot.c_str(), snapshot.c_str()}}) {
+    save_adapter_run(name, base);
+    export_checkpoint(folder_ / "run", out_);
+    const json written =
+        json::parse(read_text_file(out_ / "adapter_config.json"));
+    EXPECT_EQ(written["base_model_name_or_path"], expected);
+    fs::remove_all(out_);
+  }
 }
 
 }  // namespace
