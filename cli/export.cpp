@@ -95,7 +95,8 @@ void export_model(const ExportArguments& arguments) {
         arguments.out));
   check_can_make(arguments.out);
   ExportOptions options;
-  options.max_shard_bytes = static_cast<uint64_t>(arguments.shard_gb * 1e9);
+  if (arguments.shard_gb)
+    options.max_shard_bytes = static_cast<uint64_t>(*arguments.shard_gb * 1e9);
   options.dtype = arguments.dtype;
   if (arguments.experts == to_string(ExpertTensors::kFused))
     options.experts = ExpertTensors::kFused;

@@ -77,15 +77,15 @@ void evaluate(const EvaluateArguments& arguments);
 struct ExportArguments {
   std::string run;
   std::string out;
-  std::string dtype;    // "": the model's
-  std::string experts;  // as ExpertTensors names them; "": separate
-  double shard_gb = 5;
-  std::string gguf;               // instead of out
-  std::string type;               // of the GGUF; "": as stored
-  std::string adapter;            // a folder, with --merge
-  bool merges = false;            // the adapter into the base model
-  int64_t upcycle = 0;            // experts to make of each MLP; 0: none
-  int64_t experts_per_token = 2;  // with upcycle
+  std::string dtype;               // "": the model's
+  std::string experts;             // as ExpertTensors names them; "": separate
+  std::optional<double> shard_gb;  // absent: ExportOptions' default
+  std::string gguf;                // instead of out
+  std::string type;                // of the GGUF; "": as stored
+  std::string adapter;             // a folder, with --merge
+  bool merges = false;             // the adapter into the base model
+  int64_t upcycle = 0;             // experts to make of each MLP; 0: none
+  int64_t experts_per_token = 2;   // with upcycle
 };
 void export_gguf(const ExportArguments& arguments);
 void export_model(const ExportArguments& arguments);

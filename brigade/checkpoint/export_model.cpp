@@ -298,15 +298,17 @@ ExportedModel export_adapter_of_run(
     merged.was_trained = true;
     return write_folder(merged, out, options);
   }
-  if (options.upcycle)
+  const char* useless =
+      options.upcycle                                 ? "--upcycle"
+      : options.experts == ExpertTensors::kFused      ? "--experts fused"
+      : !options.dtype.empty()                        ? "--dtype"
+      : options.max_shard_bytes != kDefaultShardBytes ? "--shard-gb"
+                                                      : nullptr;
+  if (useless != nullptr)
     throw ConfigError(fmt::format(
-        "[export] '{}' is an adapter's run, which has no MLPs to make experts "
-        "of: merge it with --merge",
-        checkpoint.directory().string()));
-  if (options.experts == ExpertTensors::kFused)
-    throw ConfigError(fmt::format(
-        "[export] --experts fused: '{}' is an adapter's run, which is written "
-        "with a tensor per expert; leave it out, or merge it with --merge",
+        "[export] {}: '{}' is an adapter's run, which is written as PEFT's "
+        "one file of float32; leave it out, or merge it with --merge",
+        useless,
         checkpoint.directory().string()));
   return {
       .parameters = export_adapter(

@@ -27,8 +27,10 @@ struct ExportedModel {
   bool is_adapter = false;  // `parameters` are its alone
 };
 
+inline constexpr uint64_t kDefaultShardBytes = 5'000'000'000;
+
 struct ExportOptions {
-  uint64_t max_shard_bytes = 5'000'000'000;
+  uint64_t max_shard_bytes = kDefaultShardBytes;
   // "float32" or "bfloat16", to which the weights are rounded; "": a
   // checkpoint's own, or what a folder's config says (dtype_of_config()).
   std::string dtype;

@@ -49,6 +49,10 @@ void check_combination(const ExportArguments& arguments) {
     throw ConfigError(
         "[export] --experts is of a Hugging Face folder: give --out; a GGUF "
         "file has a layer's experts together in any case");
+  if (arguments.shard_gb && arguments.out.empty())
+    throw ConfigError(
+        "[export] --shard-gb is of a Hugging Face folder: give --out; a GGUF "
+        "file is one in any case");
 }
 
 }  // namespace
@@ -83,7 +87,7 @@ void add_export(CLI::App& app) {
       ->add_option(
           "--dtype",
           arguments->dtype,
-          "Round the weights (default: the model's)")
+          "Round the weights (default: the model's; float16 becomes float32)")
       ->check(one_of(choice_texts<ModelDtype>()));
   command
       ->add_option(
@@ -96,10 +100,9 @@ void add_export(CLI::App& app) {
       ->add_option(
           "--shard-gb",
           arguments->shard_gb,
-          "Split the weights in files of at most so many GB")
+          "Split the weights in files of at most so many GB (default: 5)")
       ->type_name("GB")
-      ->check(number_between(1e-6, 1e6))
-      ->capture_default_str();
+      ->check(number_between(1e-6, 1e6));
   command->add_flag(
       "--merge",
       arguments->merges,

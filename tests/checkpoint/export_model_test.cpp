@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <tuple>
+#include <utility>
 
 #include "brigade/base/error.h"
 #include "brigade/checkpoint/adapter_folder.h"
@@ -28,6 +29,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
@@ -251,6 +253,22 @@ TEST_F(ExportFolder, AnAdapterOfADownloadedModelNamesIt) {
         json::parse(read_text_file(out_ / "adapter_config.json"));
     EXPECT_EQ(written["base_model_name_or_path"], expected);
     fs::remove_all(out_);
+  }
+}
+
+TEST_F(ExportFolder, WhatAnAdapterHasNotIsRefused) {
+  save_adapter_run("base", "/base");
+  for (const auto& [name, options] :
+       {std::pair{"--dtype", ExportOptions{.dtype = "bfloat16"}},
+        std::pair{"--shard-gb", ExportOptions{.max_shard_bytes = 9}},
+        std::pair{"--upcycle", ExportOptions{.upcycle = UpcycleOptions{}}}}) {
+    EXPECT_THAT(
+        [&, &with = options] {
+          export_checkpoint(folder_ / "run", out_, with);
+        },
+        ThrowsMessage<ConfigError>(
+            AllOf(HasSubstr(name), HasSubstr("is an adapter's run"))));
+    EXPECT_FALSE(fs::exists(out_));
   }
 }
 

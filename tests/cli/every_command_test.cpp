@@ -275,6 +275,8 @@ TEST_F(EveryCommand, ExpertsAreExportedInTheLayoutThatIsAskedFor) {
     EXPECT_EQ(run("export " + (arguments + fused)), 2);
     EXPECT_THAT(err(), HasSubstr(reason)) << arguments;
   }
+  EXPECT_EQ(run("export --run {D}/run --gguf {T}/x --shard-gb 1"), 2);
+  EXPECT_THAT(err(), HasSubstr("--shard-gb is of a Hugging Face folder"));
   EXPECT_EQ(run("export --run {D}/run --out {T}/x --experts fuse"), 2);
   EXPECT_THAT(err(), HasSubstr("none of separate, fused"));
   ASSERT_TRUE(fs::is_empty(folder_) || !fs::exists(folder_ / "x"));
