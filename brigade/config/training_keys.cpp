@@ -484,7 +484,11 @@ void add_training_checks(std::vector<ConfigKey>& keys) {
       kFree,
       "steps between evaluations on held-out text; 0: none");
   group.key(
-      "eval_steps", &G::eval_steps, count, kFree, "batches of an evaluation");
+      "eval_steps",
+      &G::eval_steps,
+      count,
+      kFree,
+      "batches of an evaluation, as far as the held-out part has so many");
   group.key(
       "recompute",
       &G::recompute,

@@ -206,6 +206,12 @@ std::string describe_run(const TrainConfig& config, const TrainingData& data) {
         last_step(config),
         epochs);
   }
+  const std::string evaluation =
+      data.held_out ? describe_short_evaluation(
+                          config, data.held_out->samples_per_epoch())
+                    : "";
+  if (!evaluation.empty())
+    text += fmt::format("            {}\n", evaluation);
   if (data.packing)
     text += fmt::format(
         "packing     {}\n",

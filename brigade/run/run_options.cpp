@@ -1,5 +1,8 @@
 #include "brigade/run/run_options.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -126,6 +129,27 @@ LoaderOptions loader_options(const TrainConfig& config, const Coordinate& at) {
       dims.place(kBatchAxes, at)};
   options.reset_attention = config.dataset.reset_attention;
   return options;
+}
+
+int64_t evaluation_steps(const TrainConfig& config, uint64_t held_out_samples) {
+  const auto whole =
+      static_cast<int64_t>(held_out_samples) / sequences_per_step(config);
+  return std::clamp<int64_t>(whole, 1, config.training.eval_steps);
+}
+
+std::string describe_short_evaluation(
+    const TrainConfig& config,
+    uint64_t held_out_samples) {
+  const int64_t steps = evaluation_steps(config, held_out_samples);
+  if (steps == config.training.eval_steps)
+    return "";
+  return fmt::format(
+      "an evaluation has {} of training.eval_steps = {} batches: the {} "
+      "held-out windows make no more of {} each",
+      steps,
+      config.training.eval_steps,
+      held_out_samples,
+      sequences_per_step(config));
 }
 
 int reporting_rank(const TrainConfig& config) {

@@ -41,6 +41,14 @@ std::vector<std::string> data_names(const TrainConfig& config);
 // What the rank at this place loads.
 LoaderOptions loader_options(const TrainConfig& config, const Coordinate& at);
 
+// Batches of an evaluation: training.eval_steps, as far as so many held-out
+// samples make whole ones; at least 1.
+int64_t evaluation_steps(const TrainConfig& config, uint64_t held_out_samples);
+// That they are fewer than training.eval_steps; "" where they are not.
+std::string describe_short_evaluation(
+    const TrainConfig& config,
+    uint64_t held_out_samples);
+
 // The global rank that reports: the first of the last pipeline stage.
 int reporting_rank(const TrainConfig& config);
 

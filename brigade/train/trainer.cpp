@@ -88,6 +88,10 @@ class Trainer {
           "packed " + describe(*data_.packing, config_.dataset.long_documents));
     if (data_.held_out) {
       held_out_ = make_evaluation(data_.held_out);
+      const std::string shorter = describe_short_evaluation(
+          config_, data_.held_out->samples_per_epoch());
+      if (!shorter.empty())
+        observer_.on_message(shorter);
       if (config_.dataset.eval_parts && data_.parts.size() > 1) {
         for (const TrainingPart& part : data_.parts)
           held_out_parts_.push_back(make_evaluation(part.held_out));
@@ -211,27 +215,31 @@ class Trainer {
   struct Evaluation {
     MicroBatches batches;
     std::unique_ptr<PipelineExecutor> executor;
+    int64_t steps;  // of one evaluation
   };
   std::unique_ptr<Evaluation> make_evaluation(
       std::shared_ptr<const SampleSource> source) {
+    const int64_t steps =
+        evaluation_steps(config_, source->samples_per_epoch());
     std::unique_ptr<Evaluation> evaluation(new Evaluation{
         MicroBatches(
             std::move(source), config_, mesh_->coordinate(), mesh_->device()),
-        nullptr});
+        nullptr,
+        steps});
     evaluation->executor =
         step_->make_executor(evaluation_schedule(config_), evaluation->batches);
     return evaluation;
   }
 
-  // The loss over eval_steps global batches of held-out samples, on ranks of
-  // the last stage; the same samples every time and under every layout.
+  // The loss over global batches of held-out samples, on ranks of the last
+  // stage; the same samples every time and under every layout.
   TokenLoss evaluate(Evaluation& held_out) {
     const torch::NoGradGuard no_grad;
     held_out.batches.seek_sample(0);
     for (const auto& stage : step_->stages())
       stage->show_averages();
     TokenLoss total;
-    for (int64_t i = 0; i < config_.training.eval_steps; ++i) {
+    for (int64_t i = 0; i < held_out.steps; ++i) {
       held_out.batches.load_step();
       const TokenLoss loss =
           step_->whole_loss(held_out.executor->run(), held_out.batches);

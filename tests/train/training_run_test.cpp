@@ -17,8 +17,10 @@ namespace {
 
 namespace fs = std::filesystem;
 using testing::Arguments;
+using ::testing::HasSubstr;
 using testing::largest_relative_difference;
 using testing::losses_of;
+using ::testing::Not;
 using testing::ProgramResult;
 
 constexpr int kSteps = 20;
@@ -162,6 +164,29 @@ TEST_F(TrainingRun, TheNaiveGradSyncGivesTheSameLosses) {
       largest_relative_difference(
           train_losses("per_param", {2, 2, 2}, naive), one_rank()),
       1e-5);
+}
+
+// Of 125 windows 37 are held out: four whole batches.
+TEST_F(TrainingRun, AnEvaluationCountsNoWindowTwice) {
+  const auto evaluate = [](const std::string& name, const std::string& steps) {
+    return train(
+        name,
+        {},
+        {"training.total_train_steps=1",
+         "training.eval_every=1",
+         "dataset.eval_fraction=0.3",
+         "training.eval_steps=" + steps});
+  };
+  const ProgramResult four = evaluate("four_batches", "4");
+  EXPECT_THAT(four.out, Not(HasSubstr("training.eval_steps")));
+  const ProgramResult all = evaluate("all_batches", "50");
+  EXPECT_THAT(
+      all.out,
+      HasSubstr("an evaluation has 4 of training.eval_steps = 50 batches"));
+  const auto eval_loss = [](const std::string& name) {
+    return testing::read_metrics(run(name)).at(0).at("eval_loss");
+  };
+  EXPECT_EQ(eval_loss("four_batches"), eval_loss("all_batches"));
 }
 
 TEST_F(TrainingRun, TwoRunsOfOneLayoutAgreeBitForBit) {
