@@ -232,34 +232,47 @@ class Trainer {
   }
 
   // The loss over global batches of held-out samples, on ranks of the last
-  // stage; the same samples every time and under every layout.
-  TokenLoss evaluate(Evaluation& held_out) {
+  // stage; the same samples every time and under every layout. std::nullopt
+  // where a rank asked the run to stop meanwhile: then agreed_ says so on all.
+  std::optional<TokenLoss> evaluate(Evaluation& held_out) {
     const torch::NoGradGuard no_grad;
     held_out.batches.seek_sample(0);
     for (const auto& stage : step_->stages())
       stage->show_averages();
     TokenLoss total;
-    for (int64_t i = 0; i < held_out.steps; ++i) {
+    // Read a batch later, so that no stage waits for those behind it.
+    auto asked = torch::zeros({1}, torch::kDouble);
+    WorkPtr asking = make_completed_work();
+    for (int64_t i = 0; i < held_out.steps && !agreed_.stop; ++i) {
+      watchdog_->begin_step(position_.steps);
       held_out.batches.load_step();
       const TokenLoss loss =
           step_->whole_loss(held_out.executor->run(), held_out.batches);
       total.nats += loss.nats;
       total.tokens += loss.tokens;
+      asking->wait_on_host();
+      agreed_.stop = asked.item<double>() > 0;
+      take_requests();
+      asked = torch::full({1}, wanted_.stop ? 1.0 : 0.0, torch::kDouble);
+      asking = mesh_->world()->all_reduce(asked);
     }
+    asking->wait_on_host();
     for (const auto& stage : step_->stages())
       stage->hide_averages();
-    return total;
+    return agreed_.stop ? std::nullopt : std::optional(total);
   }
 
-  void evaluate_all(int64_t step, StepMetrics& metrics) {
-    watchdog_->begin_step(step);
-    if (const TokenLoss loss = evaluate(*held_out_); loss.tokens > 0)
-      metrics.eval_loss = loss.mean();
-    metrics.eval_preference = step_->take_preference();
-    for (size_t i = 0; i < held_out_parts_.size(); ++i) {
-      watchdog_->begin_step(step);
-      if (const TokenLoss loss = evaluate(*held_out_parts_[i]); loss.tokens > 0)
-        metrics.part_eval_losses.emplace_back(data_.parts[i].path, loss.mean());
+  void evaluate_all(StepMetrics& metrics) {
+    const auto loss = evaluate(*held_out_);
+    if (loss && loss->tokens > 0)
+      metrics.eval_loss = loss->mean();
+    if (loss)
+      metrics.eval_preference = step_->take_preference();
+    for (size_t i = 0; i < held_out_parts_.size() && !agreed_.stop; ++i) {
+      const auto of_part = evaluate(*held_out_parts_[i]);
+      if (of_part && of_part->tokens > 0)
+        metrics.part_eval_losses.emplace_back(
+            data_.parts[i].path, of_part->mean());
     }
   }
 
@@ -655,8 +668,8 @@ class Trainer {
       StepMetrics metrics = run_step(step);
       if (is_traced(step))
         keep_record([&] { write_trace(); });
-      if (eval_every > 0 && step % eval_every == 0)
-        evaluate_all(step, metrics);
+      if (eval_every > 0 && step % eval_every == 0 && !agreed_.stop)
+        evaluate_all(metrics);
       report(metrics);
       const int64_t check_every = config_.training.check_replicas_every;
       if (check_every > 0 && step % check_every == 0)

@@ -12,7 +12,8 @@ void train_as_threads(
     const std::filesystem::path& config,
     int ranks,
     const std::vector<std::string>& overrides,
-    const std::function<StepRequests(int rank, int64_t step)>& requests) {
+    const std::function<StepRequests(int rank, int64_t step)>& requests,
+    const std::function<void(int rank, int64_t step)>& on_step) {
   LoadOptions options{
       .path = config, .overrides = {}, .world_size = ranks, .find_model = {}};
   for (const std::string& text : overrides)
@@ -33,8 +34,10 @@ void train_as_threads(
     training.cache_dir = config.parent_path() / "cache";
     training.store = store;
     int64_t current = 0;
-    training.watchdog.on_step = [&current](int64_t step, int64_t) {
+    training.watchdog.on_step = [&, rank](int64_t step, int64_t) {
       current = step;
+      if (on_step)
+        on_step(rank, step);
     };
     if (requests)
       training.requests = [&, rank] { return requests(rank, current); };

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 
 #include "brigade/run/checkpoint_folder.h"
 #include "tests/support/program.h"
@@ -46,6 +47,53 @@ class SaveRequests : public ::testing::Test {
   testing::RunsFolder folder_;
 };
 
+// What rank 0 sees of evaluations, each of 20 batches, after every second step.
+class StopRequests : public SaveRequests {
+ protected:
+  // Rank 0 asks to stop once step `step` has begun `batches` batches of its
+  // evaluation.
+  void
+  stop(int ranks, testing::Arguments overrides, int64_t step, int batches) {
+    for (const std::string& text : std::vector<std::string>{
+             "training.eval_every=2",
+             "training.eval_steps=20",
+             "dataset.eval_fraction=0.5",
+             "logging.run_dir=" + (folder_ / "run").string()})
+      overrides.push_back(text);
+    begun_.clear();
+    testing::train_as_threads(
+        folder_ / "run.json",
+        ranks,
+        overrides,
+        [&](int rank, int64_t current) {
+          const bool asks =
+              rank == 0 && current == step && begun_[current] > batches;
+          return StepRequests{.stop = asks};
+        },
+        [&](int rank, int64_t current) {
+          if (rank == 0)
+            ++begun_[current];
+        });
+  }
+  Steps saved() const {
+    Steps steps;
+    for (const auto& entry : list_checkpoints(folder_ / "run" / "checkpoints"))
+      steps.push_back(entry.step);
+    return steps;
+  }
+  // The steps that have a loss on held-out text.
+  Steps evaluated() const {
+    Steps steps;
+    for (const auto& line : testing::read_metrics(folder_ / "run")) {
+      if (line.contains("eval_loss"))
+        steps.push_back(line.at("step"));
+    }
+    return steps;
+  }
+
+  std::map<int64_t, int> begun_;  // how often a step's time began, on rank 0
+};
+
 TEST_F(SaveRequests, SaveTheStepInWhichTheyAreAgreed) {
   EXPECT_EQ(saved_steps(2, {}, {2, 5}), (Steps{2, 5, 9}));
 }
@@ -62,6 +110,38 @@ TEST_F(SaveRequests, AreNotLostWhereASaveOvertakesThem) {
   EXPECT_EQ(saved_steps(4, stages, {2}), (Steps{3, 9}));
   stages.emplace_back("checkpoint.save_frequency=5");
   EXPECT_EQ(saved_steps(4, stages, {5}), (Steps{5, 7, 9}));
+}
+
+TEST_F(StopRequests, EachBatchOfAnEvaluationHasTheTimeOfAStep) {
+  stop(1, {"training.total_train_steps=4"}, -1, 0);
+  EXPECT_EQ(begun_, (std::map<int64_t, int>{{1, 1}, {2, 21}, {3, 1}, {4, 22}}));
+  EXPECT_EQ(evaluated(), (Steps{2, 4}));
+}
+
+TEST_F(StopRequests, AreHeardBetweenTheBatchesOfAnEvaluation) {
+  struct Layout {
+    int ranks;
+    testing::Arguments overrides;
+  };
+  for (const Layout& layout : std::vector<Layout>{
+           {1, {}},
+           {2, {"distributed.dp_size=2"}},
+           {2, {"distributed.tp_size=2"}},
+           {4, {"distributed.pp_size=4"}}}) {
+    SCOPED_TRACE(layout.ranks);
+    stop(layout.ranks, layout.overrides, 4, 5);
+    EXPECT_EQ(saved(), Steps{4});
+    EXPECT_EQ(evaluated(), Steps{2});
+    // The step, five batches, one in which all hear of it, and the end.
+    EXPECT_EQ(begun_.at(4), 1 + 5 + 1 + 1);
+  }
+}
+
+TEST_F(StopRequests, LeaveOutTheEvaluationOfTheLastStep) {
+  stop(1, {}, 2, 0);
+  EXPECT_EQ(saved(), Steps{2});
+  EXPECT_EQ(begun_.at(2), 1 + 1);
+  EXPECT_TRUE(evaluated().empty());
 }
 
 }  // namespace
