@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -85,9 +86,28 @@ void check_teacher(const TrainConfig& config, Problems& problems) {
         "whole; set it to skip or cut");
 }
 
+// How windows are chosen.
+void check_sampling(const DatasetConfig& dataset, Problems& problems) {
+  if (dataset.shuffle_block > 0 && dataset.document_epochs)
+    problems.push_back(fmt::format(
+        "[config] /dataset/shuffle_block = {} has no meaning with "
+        "/dataset/document_epochs = true, which takes documents from the whole "
+        "dataset; leave one out",
+        dataset.shuffle_block));
+  std::set<std::string> names;
+  for (const MixturePart& part : dataset.mixture) {
+    if (!names.insert(part.name).second)
+      problems.push_back(fmt::format(
+          "[config] /dataset/mixture names \"{}\" twice; give it once, with "
+          "the sum of its weights",
+          part.name));
+  }
+}
+
 }  // namespace
 
 void check_data(const TrainConfig& config, Problems& problems) {
+  check_sampling(config.dataset, problems);
   check_pairs(config, problems);
   check_teacher(config, problems);
 }

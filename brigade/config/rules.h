@@ -22,7 +22,8 @@ void lay_out(
     TrainConfig& config,
     std::vector<std::string>& problems);
 
-// What losses of pairs and of a teacher ask of the dataset and the batch.
+// What the keys of the dataset ask of one another, and losses of pairs and of a
+// teacher of the dataset and the batch.
 // dp_size is filled in.
 void check_data(const TrainConfig& config, std::vector<std::string>& problems);
 // What the keys of gradient synchronisation, ZeRO and low-communication

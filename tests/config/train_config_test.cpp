@@ -830,6 +830,25 @@ TEST(TrainConfig, OnlyTheCommandLinesTextTakesTheFilesDatasetsPlace) {
       problems(minimal().dump(), {text, "dataset.name=data/tokens"}), refused);
 }
 
+TEST(TrainConfig, EpochsOfDocumentsHaveNoBlocksOfWindows) {
+  const std::string block = "dataset.shuffle_block=16";
+  const std::string documents = "dataset.document_epochs=true";
+  EXPECT_THAT(
+      problems_of({"dataset.shuffle=true", block, documents}),
+      ElementsAre(HasSubstr("/dataset/shuffle_block = 16 has no meaning with "
+                            "/dataset/document_epochs = true")));
+  EXPECT_THAT(problems_of({"dataset.shuffle=true", block}), IsEmpty());
+  EXPECT_THAT(problems_of({"dataset.shuffle=true", documents}), IsEmpty());
+}
+
+TEST(TrainConfig, AMixtureNamesEachDatasetOnce) {
+  const std::string mixture =
+      R"(dataset.mixture=[{"name":"a"},{"name":"b"},{"name":"a","weight":3}])";
+  EXPECT_THAT(
+      problems_of({"dataset.name=", mixture}),
+      ElementsAre(HasSubstr("/dataset/mixture names \"a\" twice")));
+}
+
 TEST(TrainConfig, AKeyThatStandsTwiceIsFoundAtItsPlace) {
   EXPECT_THAT(
       problems(R"({"training": {"seed": 1, "seed": 2},
