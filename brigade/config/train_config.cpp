@@ -36,6 +36,8 @@ std::optional<std::string> find_text_problem(
     return "the text must not hold a NUL byte";
   if (text.empty() && key.dotted() == "logging.run_dir")
     return "a folder needs a name; leave the key out for runs/RUN_NAME";
+  if (text.empty() && key.dotted() == "logging.run_name")
+    return "a run needs a name; leave the key out for \"run\"";
   return std::nullopt;
 }
 

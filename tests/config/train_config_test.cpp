@@ -465,6 +465,7 @@ TEST(TrainConfig, EachBadOverrideSaysPlaceValueAndRemedy) {
       {"training.total_train_steps=99999999999999999999",
        "/training/total_train_steps = 99999999999999999999 (command line)"},
       {"logging.run_dir=", "/logging/run_dir = \"\" (command line): a folder"},
+      {"logging.run_name=", "/logging/run_name = \"\" (command line): a run"},
       {"logging.run_dir=\"a\\u0000\"", "must not hold a NUL byte"},
       {"training.seed=abc",
        "/training/seed = \"abc\" (command line): expected an integer >= 0"},
