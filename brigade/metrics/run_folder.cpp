@@ -184,6 +184,19 @@ void check_checkpoint_folder(
       space.available));
 }
 
+void check_prometheus_file(const LoggingConfig& logging) {
+  if (logging.prometheus_file.empty())
+    return;
+  const fs::path folder = fs::absolute(logging.prometheus_file).parent_path();
+  // The run folder may be about to be made.
+  if (!is_writable(folder) && folder != fs::absolute(logging.run_dir))
+    throw StorageError(fmt::format(
+        "[run_folder] cannot write to '{}', which logging.prometheus_file "
+        "'{}' needs; make that folder, or choose another file",
+        folder.string(),
+        logging.prometheus_file));
+}
+
 std::unique_ptr<FolderLock> lock_run_folder(const TrainConfig& config) {
   make_folder(config.logging.run_dir);
   return std::make_unique<FolderLock>(config.logging.run_dir, "the run folder");

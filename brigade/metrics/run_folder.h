@@ -47,6 +47,10 @@ void check_checkpoint_folder(
     const TrainConfig& config,
     uint64_t checkpoint_bytes);
 
+// Throws StorageError when logging.prometheus_file cannot be written to its
+// folder. Changes nothing.
+void check_prometheus_file(const LoggingConfig& logging);
+
 // Makes the folder and takes it for this process (files/folder_lock.h): two
 // runs would write into each other's files. Throws ConfigError that names who
 // holds it.

@@ -73,6 +73,8 @@ class Trainer {
                       .total = progress.total_bytes});
                };
                data_ = open_training_data(data);
+               if (environment.rank == reporting_rank(config_))
+                 check_prometheus_file(config_.logging);
                if (environment.rank == 0)
                  take_folders();
              },

@@ -119,6 +119,19 @@ TEST_F(ProgramStart, RanksAloneLoadLibtorch) {
   EXPECT_EQ(result.exit_code, 0) << result.err;
 }
 
+TEST_F(ProgramStart, AFolderForPrometheusThatIsMissingIsFoundAtTheStart) {
+  const std::string file = (folder_ / "missing" / "run.prom").string();
+  const ProgramResult result =
+      train("exec \"$@\"", "run", {"logging.prometheus_file=" + file});
+  EXPECT_EQ(result.exit_code, 6) << result.err;
+  EXPECT_THAT(
+      result.err,
+      AllOf(
+          HasSubstr("which logging.prometheus_file '" + file),
+          HasSubstr("make that folder")));
+  EXPECT_FALSE(fs::exists(run("run") / "metrics.jsonl"));
+}
+
 // Only the tensor files exceed the limit.
 TEST_F(ProgramStart, ASaveBeyondTheLimitOfFileSizesIsReportedAndTheRunGoesOn) {
   const ProgramResult result = train(
