@@ -19,6 +19,13 @@ std::atomic<bool> save_requested{false};
 std::atomic<bool> recording_requested{false};
 std::atomic<int> first_stop_signal{0};
 
+void mask_save_requests(int how) {
+  sigset_t signals;
+  ::sigemptyset(&signals);
+  ::sigaddset(&signals, SIGUSR1);
+  ::pthread_sigmask(how, &signals, nullptr);
+}
+
 void on_rank_signal(int number) {
   if (number == SIGUSR1) {
     save_requested = true;
@@ -37,6 +44,10 @@ void on_rank_signal(int number) {
 
 }  // namespace
 
+void hold_save_requests() {
+  mask_save_requests(SIG_BLOCK);
+}
+
 RankSignals::RankSignals() {
   BRIGADE_ASSERT(!handlers_are_set.exchange(true), "two RankSignals");
   save_requested = false;
@@ -53,6 +64,7 @@ RankSignals::RankSignals() {
     action.sa_flags = SA_RESTART;
     ::sigaction(number, &action, nullptr);
   }
+  mask_save_requests(SIG_UNBLOCK);
 }
 
 RankSignals::~RankSignals() {

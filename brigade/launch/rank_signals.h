@@ -14,7 +14,11 @@
 
 namespace brigade {
 
-// One at a time in a process. A signal that was ignored before (nohup) stays
+// Keeps USR1 waiting until there are RankSignals: by default it would end a
+// program that still loads its libraries. Holds across exec.
+void hold_save_requests();
+
+// One at a time in a process. Lets a USR1 in that hold_save_requests() held. A signal that was ignored before (nohup) stays
 // ignored; the destructor puts all back but QUIT, which does nothing any more.
 class RankSignals {
  public:

@@ -4,6 +4,7 @@
 // it supervises.
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <signal.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -18,6 +19,7 @@
 #include "brigade/base/units.h"
 #include "brigade/launch/environment.h"
 #include "brigade/launch/rank_process.h"
+#include "brigade/launch/rank_signals.h"
 #include "cli/begin_training.h"
 #include "cli/plan.h"
 #include "cli/torch_commands.h"
@@ -144,8 +146,10 @@ void train(const TrainArguments& arguments) {
   const Launch launch =
       read_launch(arguments.config.nproc, arguments.max_restarts);
   auto loaded = load_without_torch(arguments.config, launch);
-  if (!loaded || loaded->config.trains_on_gpus() ||
-      (arguments.trains() && !launch.is_supervisor))
+  const bool is_rank = arguments.trains() && !launch.is_supervisor;
+  if (is_rank)
+    hold_save_requests();
+  if (!loaded || loaded->config.trains_on_gpus() || is_rank)
     return hand_over();
   begin_training(
       arguments,

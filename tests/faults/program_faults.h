@@ -63,6 +63,13 @@ inline Variables held_ranks(int steps, const std::filesystem::path& gate) {
       {"BRIGADE_TEST_HELD_STEPS", gate.string()}};
 }
 
+// brigade-torch gets the signal while it loads its libraries.
+inline Variables signal_while_loading(int number) {
+  return {
+      {"LD_PRELOAD", BRIGADE_PROGRAM_FAULTS},
+      {"BRIGADE_TEST_SIGNAL_WHILE_LOADING", std::to_string(number)}};
+}
+
 inline void expect_only_valid_checkpoints(const std::filesystem::path& folder) {
   if (!std::filesystem::exists(folder))
     return;

@@ -219,6 +219,19 @@ TEST_F(Signals, Usr1DuringASaveSavesOnceMoreAndGoesOn) {
   expect_saved_and_continued(name);
 }
 
+// A run without a supervisor: its one process gets it before it has handlers.
+TEST_F(Signals, Usr1WhileTheProgramLoadsIsHeardOnceItTrains) {
+  const std::string name = "loading";
+  const ProgramResult result = testing::run_program(
+      rank_arguments(
+          name, {"distributed.dp_size=1", "training.total_train_steps=3"}),
+      testing::signal_while_loading(SIGUSR1));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const auto saved = list_checkpoints(checkpoints(name));
+  ASSERT_EQ(saved.size(), 2U);
+  EXPECT_EQ(saved.front().step, 1);
+}
+
 // The save never ends.
 TEST_F(Signals, ASecondIntEndsAtOnceAndTheCheckpointBeforeStaysValid) {
   const std::string name = "twice";

@@ -6,6 +6,7 @@
 //   BRIGADE_TEST_HELD_DISK=PATH_PART:FILE, held while FILE exists
 //   BRIGADE_TEST_FAILURE=RANK:COUNT:HOW
 //   BRIGADE_TEST_HELD_STEPS=FILE, which holds a COUNT
+//   BRIGADE_TEST_SIGNAL_WHILE_LOADING=NUMBER, which brigade-torch gets
 //
 // Every step of every rank reads /proc/self/statm on the training thread. At
 // the COUNT-th time the rank fails: HOW is throw, exit, abort, fault, spin or
@@ -114,6 +115,15 @@ void wait_if_held() {
   const int mine = ++count;
   while (mine > count_in(path))
     sleep_seconds(0.01);
+}
+
+__attribute__((constructor)) void signal_while_loading() {
+  const char* number = ::getenv("BRIGADE_TEST_SIGNAL_WHILE_LOADING");
+  char program[4096] = {};
+  if (number != nullptr &&
+      ::readlink("/proc/self/exe", program, sizeof(program) - 1) > 0 &&
+      ::strstr(program, "/brigade-torch") != nullptr)
+    ::kill(::getpid(), ::atoi(number));
 }
 
 FILE* open_stream(const char* name, const char* path, const char* mode) {
