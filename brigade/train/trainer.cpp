@@ -483,8 +483,13 @@ class Trainer {
         "step {} was skipped: its loss or a gradient is not finite{}",
         position_.steps,
         result.routers.problem.empty() ? "" : ": " + result.routers.problem));
+  }
+
+  // Which all ranks throw: what is being saved is still good.
+  void fail_after_skips() {
     if (skipped_in_a_row_ < config_.training.max_skipped_steps)
       return;
+    saver_->wait();
     throw NumericError(fmt::format(
         "[trainer] steps {} to {}: a loss or gradient was not finite in {} "
         "steps in a row (training.max_skipped_steps); nothing was updated in "
@@ -673,6 +678,7 @@ class Trainer {
       if (eval_every > 0 && step % eval_every == 0 && !agreed_.stop)
         evaluate_all(metrics);
       report(metrics);
+      fail_after_skips();
       const int64_t check_every = config_.training.check_replicas_every;
       if (check_every > 0 && step % check_every == 0)
         check_replicas();
