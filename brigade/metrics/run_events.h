@@ -1,7 +1,8 @@
 // What happened to a run besides its steps: events.jsonl in the run folder, one
 // JSON object per line with "time" (Unix seconds) and "event":
-//   start       where and with what the run began or went on: step, ranks,
-//               host, processor, versions; "origins" of the config's values
+//   start       where and with what the run began or went on: its id "run",
+//               step, ranks, host, processor, versions; "origins" of the
+//               config's values
 //   message     what the program said: a slow rank, a skipped step, a loss
 //               spike, a rejected checkpoint
 //   checkpoint  a checkpoint is complete

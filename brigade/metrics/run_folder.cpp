@@ -3,12 +3,15 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <string_view>
 #include <vector>
 
 #include "brigade/base/error.h"
 #include "brigade/base/parse_number.h"
 #include "brigade/files/file.h"
+#include "brigade/json/parse.h"
 
 namespace brigade {
 namespace {
@@ -41,6 +44,35 @@ bool holds_checkpoints(const fs::path& folder) {
 
 bool is_writable(const fs::path& folder) {
   return fs::is_directory(folder) && ::access(folder.c_str(), W_OK) == 0;
+}
+
+// What a run writes of its steps and events, as far as it is there.
+std::vector<fs::path> record_files(const RunFolder& folder) {
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(folder.path)) {
+    const std::string name = entry.path().filename();
+    if (name == "metrics.jsonl" || name == "events.jsonl" ||
+        name == "metrics.csv" || name.starts_with("events.out.tfevents."))
+      files.push_back(entry.path());
+  }
+  return files;
+}
+
+// The id of the run that was started there last; "": not known.
+std::string run_in(const RunFolder& folder) {
+  std::string run;
+  if (!fs::is_regular_file(folder.events()))  // a pipe would be waited for
+    return run;
+  std::ifstream events(folder.events());
+  for (std::string line; std::getline(events, line);) {
+    const auto event = parse_json_or_nothing(line);
+    if (!event || !event->is_object() ||
+        event->value("event", nlohmann::json()) != "start")
+      continue;
+    const auto id = event->value("run", nlohmann::json());
+    run = id.is_string() ? id.get<std::string>() : "";
+  }
+  return run;
 }
 
 void make_folder(const fs::path& path) {
@@ -213,8 +245,8 @@ void open_run_folder(const TrainConfig& config) {
   const RunFolder folder{config.logging.run_dir};
   try {
     if (config.run.overwrite && !continues(config)) {
-      fs::remove(folder.metrics());
-      fs::remove(folder.events());
+      for (const fs::path& file : record_files(folder))
+        fs::remove(file);
       remove_checkpoints(checkpoint_folder(config));
       for (int rank = 0; fs::remove(folder.trace(rank)); ++rank) {
       }
@@ -232,6 +264,27 @@ void open_run_folder(const TrainConfig& config) {
   }
   make_folder(folder.path);
   write_text_file(folder.config(), to_json(config).dump(2) + "\n");
+}
+
+fs::path set_aside_other_run(const RunFolder& folder, const std::string& run) {
+  const std::string before = run_in(folder);
+  if (run.empty() || before.empty() || before == run)
+    return {};
+  fs::path aside = folder.path / "set-aside";
+  for (int number = 2; fs::exists(aside); ++number)
+    aside = folder.path / fmt::format("set-aside-{}", number);
+  make_folder(aside);
+  try {
+    for (const fs::path& file : record_files(folder))
+      fs::rename(file, aside / file.filename());
+  } catch (const fs::filesystem_error& error) {
+    throw StorageError(fmt::format(
+        "[run_folder] cannot move what '{}' held to '{}': {}",
+        folder.path.string(),
+        aside.string(),
+        error.code().message()));
+  }
+  return aside;
 }
 
 }  // namespace brigade

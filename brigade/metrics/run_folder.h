@@ -61,9 +61,17 @@ std::unique_ptr<FolderLock> lock_run_folder(const TrainConfig& config);
 std::unique_ptr<FolderLock> lock_checkpoint_folder(const TrainConfig& config);
 
 // Makes the folder and writes config.json. With run.overwrite an earlier run's
-// metrics, traces and checkpoints are removed first; a run that continues a
+// record, traces and checkpoints are removed first; a run that continues a
 // checkpoint in its own folder goes on writing there.
 void open_run_folder(const TrainConfig& config);
+
+// Where events.jsonl says that the last start there was of another run than
+// that of this id: moves metrics.jsonl, events.jsonl, metrics.csv and
+// TensorBoard's files into a new folder in it, whose path it returns. Does
+// nothing and returns "" otherwise. Throws StorageError.
+std::filesystem::path set_aside_other_run(
+    const RunFolder& folder,
+    const std::string& run);
 
 // Where checkpoints go: checkpoint.save_dir, or RUN/checkpoints.
 std::filesystem::path checkpoint_folder(const TrainConfig& config);

@@ -26,6 +26,7 @@ struct RunProgress {
 // Before the first step.
 struct RunStart {
   const TrainConfig& config;  // with the run folder's final name
+  std::string run;            // its id, that of a checkpoint it continues
   int rank = 0;               // the global rank that reports
   int64_t parameters = 0;     // of the whole model, a tied head once
   int64_t tokens_per_step = 0;

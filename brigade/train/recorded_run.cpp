@@ -64,7 +64,8 @@ void RecordedRun::record(
 void RecordedRun::on_start(const RunStart& start) {
   record(
       "start",
-      {{"step", start.first_step - 1},
+      {{"run", start.run},
+       {"step", start.first_step - 1},
        {"ranks", start.config.parallel_dims().world_size()},
        {"layout", start.config.parallel_dims().product()},
        {"parameters", start.parameters},

@@ -25,6 +25,8 @@ class RunSaver {
   // The run's id, of the checkpoint that is continued. Collective.
   void begin_run(const std::string& continued_run, int64_t saved_step);
 
+  const std::string& run() const { return run_; }
+
   // By checkpoint.save_frequency.
   bool is_due(int64_t step) const;
   // By checkpoint.save_seconds, on rank 0, which asks for all.

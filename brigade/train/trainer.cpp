@@ -132,6 +132,7 @@ class Trainer {
   TrainingResult run_to_end() {
     observer_.on_start(
         {.config = config_,
+         .run = saver_->run(),
          .rank = mesh_->rank(),
          .parameters = parameter_count(model_of(config_)),
          .tokens_per_step = tokens_per_step(config_),
@@ -346,6 +347,12 @@ class Trainer {
     if (!reports())
       return;
     const RunFolder folder{config_.logging.run_dir};
+    if (const auto aside = set_aside_other_run(folder, loaded.run);
+        !aside.empty())
+      observer_.on_message(fmt::format(
+          "'{}' held the record of another run, which is in '{}' now",
+          folder.path.string(),
+          aside.string()));
     recorded_.open(folder.events());
     const auto metrics = folder.metrics();
     MetricsFile::cut_back(metrics, position_.steps);

@@ -105,6 +105,29 @@ TEST_F(CheckpointTrajectories, AnotherRunsCheckpointsAreLeftTooAndNoneIsLost) {
   }
 }
 
+// metrics.jsonl too: its first steps would be of one run and the rest of
+// another.
+TEST_F(CheckpointTrajectories, AnotherRunsMetricsAreSetAside) {
+  ASSERT_EQ(train("first", {}).exit_code, 0);
+  ASSERT_EQ(train("second", {"training.learning_rate=0.001"}).exit_code, 0);
+  const std::vector<double> before = losses_of(run("second"));
+  const Arguments fork = {
+      "checkpoint.load_path=" + (checkpoints("first") / "4").string()};
+  const ProgramResult forked = train("second", fork);
+  ASSERT_EQ(forked.exit_code, 0) << forked.err;
+  const fs::path aside = run("second") / "set-aside";
+  EXPECT_THAT(
+      forked.out,
+      AllOf(HasSubstr("the record of another run"), HasSubstr(aside.string())));
+  EXPECT_EQ(losses_of(aside), before);
+  EXPECT_TRUE(fs::exists(aside / "events.jsonl"));
+  EXPECT_EQ(testing::read_metrics(run("second")).front().at("step"), 5);
+  // What is there now is of the run that goes on.
+  ASSERT_EQ(train("second", fork).exit_code, 0);
+  EXPECT_FALSE(fs::exists(run("second") / "set-aside-2"));
+  EXPECT_EQ(losses_of(run("second")).size(), 2U);
+}
+
 TEST_F(CheckpointTrajectories, ARunDoesNotBeginBesideCheckpointsThatAreThere) {
   const std::string save_dir =
       "checkpoint.save_dir=" + (folder_ / "saved").string();

@@ -140,6 +140,10 @@ TEST_F(TensorBoard, ShowsEachStepOnceAfterAKill) {
 TEST_F(TensorBoard, ShowsNothingOfARunThatIsOverwritten) {
   train({"--overwrite", "training.total_train_steps=3"});
   expect_each_step_once(3);
+  testing::write_file(run() / "metrics.csv", "of the run before");
+  train({"--overwrite", "logging.tensorboard=false"});
+  EXPECT_TRUE(steps_shown(run()).empty());
+  EXPECT_FALSE(fs::exists(run() / "metrics.csv"));
 }
 
 }  // namespace
