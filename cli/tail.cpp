@@ -59,7 +59,12 @@ void tail(const TailArguments& arguments) {
     for (; shown < run.steps.size(); ++shown)
       print_step(run.steps[shown], total);
     const int64_t last = run.steps.empty() ? 0 : step_number(run.steps.back());
-    if (!arguments.follows || (total > 0 && last >= total))
+    if (!arguments.follows)
+      return;
+    const std::string end = end_of(run);
+    if (end == "stopped" || end == "failed")
+      fmt::print("the run {} after step {}\n", end, last);
+    if (!end.empty() || (total > 0 && last >= total))
       return;
     std::this_thread::sleep_for(std::chrono::milliseconds(500));
     run = read_run(folder);
@@ -80,7 +85,8 @@ void add_tail(CLI::App& app) {
   command->add_flag(
       "-f,--follow",
       arguments->follows,
-      "Go on with the steps that follow, to the run's last one");
+      "Go on with the steps that follow, until the run ends; of one that was "
+      "killed until Ctrl-C");
   command->footer("Example: brigade tail --run runs/run -f");
   command->callback([arguments, command] {
     check_run(*command, arguments->run);

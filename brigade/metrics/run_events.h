@@ -6,8 +6,9 @@
 //   message     what the program said: a slow rank, a skipped step, a loss
 //               spike, a rejected checkpoint
 //   checkpoint  a checkpoint is complete
-//   end         the last step of this start
-// A start without an end was cut short.
+//   end         the last step of this start; "stopped": before the run's last
+//   failed      the error that ended this start, as "text"
+// A start without either goes on, or was killed.
 #pragma once
 
 #include <chrono>

@@ -131,15 +131,18 @@ RunSummary summarize(const RunRecord& run) {
   summary.grad_acc = number("training", "gradient_accumulation_steps", 0);
   summary.seq_len = number("training", "seq_length", 0);
   summary.pp_engine = config_text(run.config, "distributed", "pp_engine", "");
+  summary.status = end_of(run);
   if (run.steps.empty()) {
-    summary.status = "empty";
+    if (summary.status.empty())
+      summary.status = "empty";
     return summary;
   }
   summary.steps = step_number(run.steps.back());
   summary.loss = step_value(run.steps.back(), "loss");
   const int64_t wanted = last_step_of(run);
-  summary.status =
-      wanted > 0 && summary.steps >= wanted ? "completed" : "running";
+  if (summary.status.empty())
+    summary.status =
+        wanted > 0 && summary.steps >= wanted ? "completed" : "running";
   summary.tokens_per_second_per_device =
       mean_of(run.steps, "tokens_per_second_per_device");
   summary.mfu = mean_of(run.steps, "mfu");

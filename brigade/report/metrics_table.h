@@ -13,7 +13,8 @@ namespace brigade {
 
 struct RunSummary {
   std::string name;
-  std::string status;  // "completed", "running" (or ended early), "empty"
+  // end_of(), "completed", "running" (or killed), or "empty": without steps.
+  std::string status;
   ParallelDims dims;
   std::string pp_engine;
   int64_t zero_stage = 0;

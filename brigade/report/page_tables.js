@@ -12,6 +12,7 @@ function textOf(event) {
     case "message": return event.text;
     case "end": return (event.stopped ? "stopped" : "finished") +
       " after step " + event.step;
+    case "failed": return event.text;
     default: return JSON.stringify(event);
   }
 }
@@ -21,7 +22,8 @@ function showEvents(page) {
   for (const [index, run] of runs.entries()) {
     titleOf(page, run, index);
     const starts = run.events.filter((e) => e.event === "start").length;
-    const ends = run.events.filter((e) => e.event === "end").length;
+    const ends = run.events.filter((e) =>
+      e.event === "end" || e.event === "failed").length;
     if (run.events.length)
       add(page, "p", (starts === 1 ? "Started once" : "Started " + starts +
         " times") + ", came to an end " + (ends === 1 ? "once" : ends +

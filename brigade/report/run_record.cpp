@@ -69,8 +69,9 @@ RunRecord read_run(const fs::path& folder) {
         json::parse(read_text_file(folder / "config.json"), nullptr, false);
   if (!run.config.is_object())
     run.config = nullptr;
-  run.steps = read_lines(folder / "metrics.jsonl", "step");
+  // In this order: with the event of the end all steps are there.
   run.events = read_lines(folder / "events.jsonl", "event");
+  run.steps = read_lines(folder / "metrics.jsonl", "step");
   run.timeline = read_timeline(folder);
   run.checkpoints = read_checkpoints(folder / "checkpoints");
   return run;
@@ -165,6 +166,14 @@ int64_t last_step_of(const RunRecord& run) {
   if (tokens == last.end() || !tokens->is_number_integer())
     return last_step_of(run.config);
   return last_step_of(run.config, {step_number(last), tokens->get<int64_t>()});
+}
+
+std::string end_of(const RunRecord& run) {
+  const json last = run.events.empty() ? json::object() : run.events.back();
+  const json event = last.value("event", json());
+  if (event == "end")
+    return last.value("stopped", json()) == true ? "stopped" : "completed";
+  return event == "failed" ? "failed" : "";
 }
 
 double step_value(const json& step, const char* key) {

@@ -65,6 +65,10 @@ int64_t last_step_of(const nlohmann::json& config, const Trained& trained = {});
 // By the last line of its metrics.
 int64_t last_step_of(const RunRecord& run);
 
+// How the run's last start ended, by events.jsonl: "completed", "stopped" or
+// "failed"; "": it goes on, was killed, or left no event.
+std::string end_of(const RunRecord& run);
+
 // A number of a line of metrics.jsonl; NaN where it is absent, or null, which
 // stands for a value that was not finite.
 double step_value(const nlohmann::json& step, const char* key);

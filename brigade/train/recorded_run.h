@@ -34,6 +34,10 @@ class RecordedRun : public RunObserver {
   void on_message(const std::string& line) override;
   void on_progress(const RunProgress& progress) override;
   void on_end(const RunEnd& end) override;
+  // The run ends with an exception of this text.
+  void on_failure(const std::string& text) {
+    record("failed", {{"text", text}});
+  }
 
  private:
   void record(const char* event, const nlohmann::ordered_json& facts);

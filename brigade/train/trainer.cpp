@@ -124,6 +124,7 @@ class Trainer {
       return run_to_end();
     } catch (const std::exception& error) {
       watchdog_->write_recording(error.what());
+      recorded_.on_failure(error.what());
       throw;
     }
   }

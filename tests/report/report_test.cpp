@@ -76,6 +76,20 @@ TEST_F(Report, SummarisesWithoutTheFirstThreeSteps) {
       summarize(read_run(make_run("c", 0, config(1, 5)))).status, "empty");
 }
 
+TEST_F(Report, ARunThatEndedEarlyIsNotRunning) {
+  const fs::path folder = make_run("a", 2, config(1, 5));
+  const auto status_with = [&](const std::string& last) {
+    std::ofstream(folder / "events.jsonl", std::ios::app)
+        << R"({"time": 1, "event": )" << last << "}\n";
+    return summarize(read_run(folder)).status;
+  };
+  EXPECT_EQ(status_with(R"("start")"), "running");
+  EXPECT_EQ(status_with(R"("failed", "text": "no memory")"), "failed");
+  EXPECT_EQ(status_with(R"("start")"), "running");
+  EXPECT_EQ(status_with(R"("end", "stopped": true)"), "stopped");
+  EXPECT_EQ(status_with(R"("end", "stopped": false)"), "completed");
+}
+
 TEST_F(Report, FindsRunsInFoldersByName) {
   make_run("sweep/b", 3, config(1, 3));
   make_run("sweep/a", 3, config(1, 3));

@@ -128,6 +128,12 @@ TEST_F(TrainingErrors, ALossThatIsNotANumberNamesRankParameterAndStep) {
           HasSubstr("the gradient of 'model.")));
   // What was computed from the weights of before is all there is.
   EXPECT_EQ(testing::losses_of(run_).size(), 1U);
+  // And why it ended.
+  const std::string events = testing::read_file(run_ / "events.jsonl");
+  const size_t last = events.rfind('\n', events.size() - 2);
+  EXPECT_THAT(
+      events.substr(last + 1),
+      AllOf(HasSubstr(R"("event":"failed")"), HasSubstr("the gradient of")));
 }
 
 TEST_F(TrainingErrors, RanksThatDisagreeOnTheConfigAllSaySo) {
