@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """training.optimizer against torch.optim.Muon for the matrices of the layers and
 torch.optim.AdamW for the rest, with every rule for the rate and with
-coefficients of one's own; against schedulefree's AdamWScheduleFree; and moments
-in int8 against bitsandbytes' AdamW8bit. PyTorch's Newton-Schulz is run without
+coefficients of one's own; against schedulefree's AdamWScheduleFree; rates against
+transformers' schedules; and moments in int8 against bitsandbytes' AdamW8bit. PyTorch's Newton-Schulz is run without
 its rounding to bfloat16, in which last bits become hundredths of an update, and
 bitsandbytes rounds to the nearest entry of its map, as it does on other devices:
 on CPUs it looks up 256 places instead, between which small values are lost.
@@ -10,6 +10,7 @@ on CPUs it looks up 256 places instead, between which small values are lost.
     optimizers_test.py BRIGADE    # see scripts/test_ecosystem.sh
 """
 import inspect
+import json
 import sys
 import unittest
 
@@ -47,6 +48,10 @@ MUON_CASES = {
         {"adjust_lr_fn": "match_rms_adamw", "ns_coefficients": (2, -1.5, 0.5),
          "ns_steps": 8, "nesterov": False, "momentum": 0.9}),
 }
+WARMUP = 4
+TRANSFORMERS_SCHEDULES = {
+    "constant": "constant_with_warmup", "cosine": "cosine", "linear": "linear",
+    "inverse_sqrt": "inverse_sqrt", "wsd": "warmup_stable_decay"}
 SCHEDULE_FREE_CASES = {
     "schedule_free": ([], {}),
     "schedule_free_warmed_up": (
@@ -159,6 +164,29 @@ class Optimizers(TestInFolder):
 
             self.check(name, ["training.optimizer=schedule_free_adamw"] + keys,
                        self.expected(optimizers))
+
+    def test_rates_after_the_warm_up_are_those_of_transformers(self):
+        for ours, theirs in TRANSFORMERS_SCHEDULES.items():
+            optimizer = torch.optim.SGD([torch.zeros(1)], lr=RATE)
+            schedule = transformers.get_scheduler(
+                theirs, optimizer, WARMUP, STEPS,
+                {"num_decay_steps": 6, "decay_type": "linear"}
+                if ours == "wsd" else None)
+            expected = []
+            for _ in range(STEPS):
+                expected.append(schedule.get_last_lr()[0])
+                optimizer.step()
+                schedule.step()
+            # One step ahead in the warm-up, without a step of rate 0.
+            self.assertEqual(expected[0], 0)
+            expected[:WARMUP] = expected[1:WARMUP + 1]
+            out, _ = self.train(
+                f"rates_{ours}", f"training.lr_schedule={ours}",
+                f"training.warmup_steps={WARMUP}",
+                *(["training.decay_steps=6"] if ours == "wsd" else []))
+            lines = (out / "metrics.jsonl").read_text().splitlines()
+            for line, rate in zip(lines, expected, strict=True):
+                self.assertAlmostEqual(json.loads(line)["lr"], rate, delta=1e-15)
 
     def test_moments_in_int8_are_those_of_bitsandbytes(self):
         # Last bits of a gradient choose another entry now and then.
