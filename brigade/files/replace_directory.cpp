@@ -105,6 +105,7 @@ void FolderUnderConstruction::copy(
     const fs::path& file,
     const std::string& name) const {
   std::error_code error;
+  fs::create_directories((path_ / name).parent_path(), error);
   fs::copy_file(file, path_ / name, error);
   check(error);
 }

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <filesystem>
+#include <set>
 #include <system_error>
 
 namespace brigade {
@@ -21,6 +22,22 @@ inline constexpr std::array kTokenizerDescriptions = {
     "vocab.json",
     "merges.txt",
     "chat_template.jinja"};
+
+// The folder of chat templates beside chat_template.jinja, NAME.jinja each.
+inline constexpr const char* kMoreChatTemplates = "additional_chat_templates";
+
+// Those of FOLDER, sorted.
+inline std::set<std::filesystem::path> more_chat_templates(
+    const std::filesystem::path& folder) {
+  std::error_code error;
+  std::set<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::directory_iterator(
+           folder / kMoreChatTemplates, error)) {
+    if (entry.path().extension() == ".jinja")
+      files.insert(entry.path());
+  }
+  return files;
+}
 
 // FOLDER/tokenizer.json or FOLDER/tokenizer.model; empty: there is none that
 // can be seen, or `folder` is empty.

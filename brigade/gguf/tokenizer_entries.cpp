@@ -12,6 +12,7 @@
 #include "brigade/gguf/pre_tokenizer_name.h"
 #include "brigade/gguf/sentencepiece_tokens.h"
 #include "brigade/gguf/token_list.h"
+#include "brigade/gguf/tokenizer_config.h"
 #include "brigade/json/node.h"
 #include "brigade/tokenizer/byte_alphabet.h"
 #include "brigade/tokenizer/sentencepiece_json.h"
@@ -312,58 +313,6 @@ void add_special_ids(
   entries.push_back({"tokenizer.ggml.add_eos_token", after == 1});
 }
 
-// tokenizer_config.json; an empty object where there is none.
-json config_beside(const fs::path& folder) {
-  const fs::path file = folder / "tokenizer_config.json";
-  return fs::is_regular_file(file) ? json::parse(read_text_file(file))
-                                   : json::object();
-}
-
-// Those that tokenizer_config.json names and `entries` has not yet.
-void add_named_tokens(
-    const fs::path& folder,
-    const Tokenizer& tokenizer,
-    const TokenList& tokens,
-    std::vector<GgufEntry>& entries) {
-  const json config = config_beside(folder);
-  for (const SpecialToken& token : kSpecialTokens) {
-    const std::string key = fmt::format("tokenizer.ggml.{}", token.key);
-    json text = config.value(token.name, json());
-    if (text.is_object())
-      text = text.value("content", json());
-    if (!text.is_string() ||
-        std::ranges::find(entries, key, &GgufEntry::key) != entries.end())
-      continue;
-    const auto id = tokenizer.token_id(text.get<std::string>());
-    if (id && tokens.holds(*id))
-      entries.push_back({key, static_cast<uint32_t>(*id)});
-  }
-}
-
-// chat_template.jinja, or what tokenizer_config.json says.
-void add_chat_template(const fs::path& folder, TokenizerEntries& result) {
-  constexpr const char* kKey = "tokenizer.chat_template";
-  const fs::path file = folder / "chat_template.jinja";
-  if (fs::is_regular_file(file))
-    return add_text(result.entries, kKey, read_text_file(file));
-  const json value = config_beside(folder).value("chat_template", json());
-  if (value.is_string())
-    return add_text(result.entries, kKey, value.get<std::string>());
-  std::vector<std::string> names;
-  for (const json& named : value.is_array() ? value : json::array()) {
-    const std::string name = named.value("name", "");
-    const std::string text = named.value("template", "");
-    if (name == "default") {
-      add_text(result.entries, kKey, text);
-    } else if (!name.empty()) {
-      add_text(result.entries, fmt::format("{}.{}", kKey, name), text);
-      names.push_back(name);
-    }
-  }
-  if (!names.empty())
-    result.entries.push_back({"tokenizer.chat_templates", std::move(names)});
-}
-
 }  // namespace
 
 TokenizerEntries tokenizer_entries(
@@ -389,7 +338,7 @@ TokenizerEntries tokenizer_entries(
       add_json(file, *tokenizer, tokens, result);
     }
     folder = file.parent_path();
-    add_chat_template(folder, result);
+    add_chat_templates(folder, result.entries);
   }
   tokens.add_to(result.entries);
   add_special_ids(*tokenizer, model, tokens, result.entries);

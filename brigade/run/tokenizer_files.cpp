@@ -25,6 +25,8 @@ std::vector<FileToCopy> find_tokenizer_files(
   const auto add_descriptions = [&](const fs::path& folder) {
     for (const char* name : kTokenizerDescriptions)
       add(folder / name, name);
+    for (const fs::path& file : more_chat_templates(folder))
+      add(file, kMoreChatTemplates / file.filename());
   };
   const std::string extension = path.extension().string();
   if (fs::is_regular_file(path) &&

@@ -193,6 +193,13 @@ TEST_F(ExportTest, TokenizersAreFoundByFolderOrKind) {
   ASSERT_EQ(files.size(), 1U);
   EXPECT_EQ(files[0].name, "tokenizer_config.json");
   EXPECT_THROW(find_tokenizer_files(folder_ / "absent"), DataError);
+  const std::string more = "additional_chat_templates/tools.jinja";
+  fs::create_directory((folder_ / more).parent_path());
+  write_text_file(folder_ / more, "T");
+  request_.files = find_tokenizer_files(folder_.path());
+  request_.out = folder_ / "out";
+  export_hugging_face(request_);
+  EXPECT_EQ(read_text_file(request_.out / more), "T");
 }
 
 }  // namespace

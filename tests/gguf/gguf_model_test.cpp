@@ -28,6 +28,7 @@ using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Pair;
 using ::testing::ThrowsMessage;
 
 DecoderConfig config_of(const char* architecture, json more = json::object()) {
@@ -498,6 +499,41 @@ TEST_F(GgufTokenizer, PadAndUnknownTokensComeBack) {
   EXPECT_EQ(read["unk_token"], "b");
   EXPECT_EQ(read["eos_token"], "a");
   EXPECT_EQ(read["bos_token"], nullptr);
+}
+
+TEST_F(GgufTokenizer, AllChatTemplatesAreWritten) {
+  const json tokenizer = byte_level_tokenizer(pre_tokenizer_named("gpt-2"));
+  const auto templates = [&] {
+    std::map<std::string, GgufValue> found;
+    for (const GgufEntry& entry : entries(tokenizer).entries) {
+      if (entry.key.starts_with("tokenizer.chat_template"))
+        found[entry.key] = entry.value;
+    }
+    return found;
+  };
+  write_bytes(
+      folder_ / "tokenizer_config.json",
+      R"({"chat_template": [{"name": "default", "template": "D"},
+                            {"name": "rag", "template": "R"}]})");
+  EXPECT_THAT(
+      templates(),
+      ElementsAre(
+          Pair("tokenizer.chat_template", GgufValue(std::string("D"))),
+          Pair("tokenizer.chat_template.rag", GgufValue(std::string("R"))),
+          Pair(
+              "tokenizer.chat_templates",
+              GgufValue(std::vector<std::string>{"rag"}))));
+  std::filesystem::create_directory(folder_ / "additional_chat_templates");
+  write_bytes(folder_ / "chat_template.jinja", "J");
+  write_bytes(folder_ / "additional_chat_templates/tools.jinja", "T");
+  EXPECT_THAT(
+      templates(),
+      ElementsAre(
+          Pair("tokenizer.chat_template", GgufValue(std::string("J"))),
+          Pair("tokenizer.chat_template.tools", GgufValue(std::string("T"))),
+          Pair(
+              "tokenizer.chat_templates",
+              GgufValue(std::vector<std::string>{"tools"}))));
 }
 
 TEST(GgufImport, NamesTensorsThatAreMissingOrSurplus) {
