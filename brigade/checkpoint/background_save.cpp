@@ -37,7 +37,7 @@ void BackgroundSave::start_without_copy(
   BRIGADE_ASSERT(is_idle(), "a save is under way");
   ranks.cancelled = &cancelled_;
   outcome_ = {.directory = directory};
-  is_done_ = false;
+  is_done_ = is_untold_ = false;
   cancelled_ = false;
   const auto begin = std::chrono::steady_clock::now();
   const torch::Device device = checkpoint.weights.empty()
@@ -58,7 +58,7 @@ void BackgroundSave::start_without_copy(
       outcome_.failure = error.what();
     } catch (const std::exception& error) {
       outcome_.failure = error.what();
-      outcome_.is_untold = true;
+      is_untold_ = true;
     }
     outcome_.seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begin)
@@ -74,12 +74,17 @@ SaveOutcome BackgroundSave::take() {
   return std::move(outcome_);
 }
 
+bool BackgroundSave::has_untold_failure() {
+  const std::lock_guard lock(mutex_);
+  return !is_idle() && is_done_ && is_untold_;
+}
+
 std::optional<SaveOutcome> BackgroundSave::poll() {
   if (is_idle())
     return std::nullopt;
   {
     const std::lock_guard lock(mutex_);
-    if (!is_done_ || outcome_.is_untold)
+    if (!is_done_ || is_untold_)
       return std::nullopt;
   }
   return take();
@@ -97,7 +102,7 @@ std::optional<SaveOutcome> BackgroundSave::wait(Communicator& world) {
     if (!is_over) {
       std::unique_lock lock(mutex_);
       is_over = changed_.wait_for(lock, pause, [&] { return is_done_; });
-      if (is_over && outcome_.is_untold)
+      if (is_over && is_untold_)
         untold = outcome_.failure;
     }
     pause = std::min(2 * pause + std::chrono::milliseconds(5), kLongestPause);

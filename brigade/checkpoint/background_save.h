@@ -21,11 +21,8 @@ namespace brigade {
 struct SaveOutcome {
   std::filesystem::path directory;
   std::string failure;  // "": saved
-  // The failure kept this rank from telling the others, which still wait for
-  // it; wait() tells them.
-  bool is_untold = false;
-  std::string said;    // by CheckpointToSave::after_commit
-  double seconds = 0;  // from start() to the end
+  std::string said;     // by CheckpointToSave::after_commit
+  double seconds = 0;   // from start() to the end
 };
 
 class BackgroundSave {
@@ -50,8 +47,10 @@ class BackgroundSave {
       SaveRanks ranks);
 
   bool is_idle() const { return !thread_.joinable(); }
-  // The outcome, if the save has ended and other ranks know of it too; does not
-  // block.
+  // Whether the save has ended by a failure that kept this rank from telling
+  // the others, which still wait for it. wait() tells them.
+  bool has_untold_failure();
+  // The outcome, if the save has ended otherwise; does not block.
   std::optional<SaveOutcome> poll();
   // Collective over `world`: the outcome once all ranks have theirs;
   // std::nullopt where none was started. A failure that a rank could not tell
@@ -69,7 +68,9 @@ class BackgroundSave {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool is_done_ = false;  // guarded by mutex_
-  SaveOutcome outcome_;   // the thread's until is_done_
+  // The thread's until is_done_.
+  SaveOutcome outcome_;
+  bool is_untold_ = false;
 };
 
 }  // namespace brigade

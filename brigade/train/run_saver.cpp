@@ -89,6 +89,11 @@ void RunSaver::start(const RunPosition& position, Copy copy) {
 
 void RunSaver::take_note(const SaveOutcome& outcome) {
   last_failure_ = outcome.failure;
+  if (!outcome.failure.empty()) {
+    observer_.on_message(fmt::format(
+        "could NOT save {}: {}", outcome.directory.string(), outcome.failure));
+    return;
+  }
   if (kill_grace_ && outcome.seconds > kill_grace_->seconds) {
     observer_.on_message(fmt::format(
         "a save took {:.1f} s, but mpirun kills ranks {:g} s after SIGTERM: "
@@ -105,18 +110,13 @@ void RunSaver::take_note(const SaveOutcome& outcome) {
     kill_grace_.reset();
   }
   longest_seconds_ = std::max(longest_seconds_, outcome.seconds);
-  if (outcome.failure.empty()) {
-    saved_step_ = started_step_;
-    observer_.on_checkpoint(outcome.directory);
-    if (!outcome.said.empty())
-      observer_.on_message(fmt::format(
-          "saved {}, but an older checkpoint stays: {}",
-          outcome.directory.string(),
-          outcome.said));
-  } else {
+  saved_step_ = started_step_;
+  observer_.on_checkpoint(outcome.directory);
+  if (!outcome.said.empty())
     observer_.on_message(fmt::format(
-        "could NOT save {}: {}", outcome.directory.string(), outcome.failure));
-  }
+        "saved {}, but an older checkpoint stays: {}",
+        outcome.directory.string(),
+        outcome.said));
 }
 
 void RunSaver::poll() {

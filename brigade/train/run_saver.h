@@ -35,6 +35,11 @@ class RunSaver {
   // Until poll() or wait() sees its end. Ranks may differ for a moment, so that
   // nothing collective may depend on it.
   bool is_saving() const { return !background_.is_idle(); }
+  // Whether this rank alone knows that the save under way has failed: it asks
+  // for another, so that all ranks meet in wait(). Once in a row.
+  bool needs_another_save() {
+    return last_failure_.empty() && background_.has_untold_failure();
+  }
   // The step of the save that was started last, or of the checkpoint that is
   // continued; -1: none. The same on all ranks.
   int64_t started_step() const { return started_step_; }

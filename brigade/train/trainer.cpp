@@ -437,7 +437,10 @@ class Trainer {
   // the one before it has ended.
   StepRequests asks() {
     take_requests();
-    return {.save = wanted_.save && !saver_->is_saving(), .stop = wanted_.stop};
+    return {
+        .save = (wanted_.save && !saver_->is_saving()) ||
+                saver_->needs_another_save(),
+        .stop = wanted_.stop};
   }
 
   void take_requests() {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "brigade/base/error.h"
@@ -166,9 +167,12 @@ TEST_P(UntoldFailureTest, IsEveryRanksOutcomeAndTheNextSaveWorks) {
       ranks.store = std::make_shared<RefusingStore>(store, key);
     save.start(folder_ / "3", row_of(whole, rank, 3), ranks);
     if (rank == failing) {
+      while (!save.has_untold_failure())
+        std::this_thread::yield();
       EXPECT_FALSE(save.poll().has_value());
     }
     auto outcome = save.wait(*world);
+    EXPECT_FALSE(save.has_untold_failure());
     ASSERT_TRUE(outcome.has_value());
     EXPECT_EQ(
         outcome->failure,
