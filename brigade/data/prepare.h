@@ -20,6 +20,7 @@
 
 #include "brigade/data/dataset_info.h"
 #include "brigade/data/prepare_chat.h"
+#include "brigade/data/text_files.h"
 #include "brigade/data/text_reader.h"
 
 namespace brigade {

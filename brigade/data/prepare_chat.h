@@ -13,6 +13,7 @@
 #include "brigade/chat/chat_tokens.h"
 #include "brigade/chat/conversation.h"
 #include "brigade/data/prepare_encode.h"
+#include "brigade/data/text_files.h"
 #include "brigade/data/text_reader.h"
 #include "brigade/data/token_format.h"
 #include "brigade/options/choice.h"

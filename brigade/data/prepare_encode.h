@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "brigade/data/text_files.h"
 #include "brigade/data/text_reader.h"
 #include "brigade/data/token_format.h"
 #include "brigade/tokenizer/tokenizer.h"

@@ -7,6 +7,7 @@
 #include "brigade/base/byte_order_mark.h"
 #include "brigade/base/error.h"
 #include "brigade/base/utf8.h"
+#include "brigade/data/text_files.h"
 #include "brigade/data/text_reader.h"
 #include "brigade/files/read_once.h"
 #include "brigade/json/fault_text.h"

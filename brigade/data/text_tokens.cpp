@@ -21,6 +21,7 @@
 #include "brigade/data/ordered_pipeline.h"
 #include "brigade/data/prepare_encode.h"
 #include "brigade/data/text_cache.h"
+#include "brigade/data/text_reader.h"
 #include "brigade/files/descriptor.h"
 #include "brigade/files/digest.h"
 #include "brigade/files/file.h"

@@ -26,7 +26,7 @@
 #include <thread>
 #include <vector>
 
-#include "brigade/data/text_reader.h"
+#include "brigade/data/text_files.h"
 #include "brigade/data/token_dataset.h"
 #include "brigade/data/token_format.h"
 #include "brigade/files/lock.h"

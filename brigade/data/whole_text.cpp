@@ -5,6 +5,7 @@
 #include <system_error>
 
 #include "brigade/base/error.h"
+#include "brigade/data/text_files.h"
 #include "brigade/data/text_reader.h"
 
 namespace brigade {
