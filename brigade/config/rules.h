@@ -32,4 +32,25 @@ void check_data_parallel(
     const TrainConfig& config,
     std::vector<std::string>& problems);
 
+// What an adapter asks of the model and its stages.
+void check_adapter(
+    const TrainConfig& config,
+    const DecoderConfig& decoder,
+    std::vector<std::string>& problems);
+// What mup asks of the model.
+void check_mup(
+    const TrainConfig& config,
+    const DecoderConfig& decoder,
+    std::vector<std::string>& problems);
+// What the model asks of keys, whatever the layout.
+void check_model_keys(
+    const TrainConfig& config,
+    const DecoderConfig& decoder,
+    std::vector<std::string>& problems);
+// Whether the model's rope_scaling is "dynamic" and sequences are longer than
+// its max_position_embeddings.
+bool goes_beyond_dynamic_rope(
+    const TrainConfig& config,
+    const DecoderConfig& decoder);
+
 }  // namespace brigade
