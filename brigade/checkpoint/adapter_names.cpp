@@ -61,8 +61,11 @@ class AdapterLocator {
           (fits_.contains(module) || is_required(module)))
         wrong_.push_back(row.name + " is missing");
     }
-    for (const auto& [name, tensor] : unused_)
-      wrong_.push_back(surplus(name));
+    for (const auto& [name, tensor] : unused_) {
+      const std::string problem = surplus(name);
+      if (wrong_.empty() || wrong_.back() != problem)  // of A, of B
+        wrong_.push_back(problem);
+    }
     return std::move(parts_);
   }
   const std::vector<std::string>& wrong() const { return wrong_; }
@@ -214,7 +217,8 @@ class AdapterLocator {
                      "{} is there, but use_dora is false in "
                      "adapter_config.json",
                      name)
-               : fmt::format("{}: the model has no such linear", module);
+               : fmt::format(
+                     "{}: the model's layers have no such linear", module);
   }
 };
 

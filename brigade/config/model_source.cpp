@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "brigade/base/error.h"
+#include "brigade/base/shell_word.h"
 #include "brigade/files/file.h"
 #include "brigade/files/usual_path.h"
 #include "brigade/json/node.h"
@@ -111,6 +112,28 @@ bool is_model_id(const std::string& name) {
   return !is_path && std::count(name.begin(), name.end(), '/') <= 1;
 }
 
+// What a folder is that holds no model, and how its model becomes one with it;
+// empty: that cannot be seen.
+std::string other_than_model(const fs::path& folder) {
+  std::error_code error;
+  const auto has = [&](const char* name) {
+    return fs::exists(folder / name, error);
+  };
+  const std::string word = shell_word(folder.string());
+  if (!has("config.json") && has("adapter_config.json"))
+    return fmt::format(
+        "it is an adapter of PEFT; brigade export --run BASE --adapter {} "
+        "--merge --out DIR writes a model with it",
+        word);
+  const bool is_run = has("checkpoints") && has("metrics.jsonl");
+  if (is_run || (!has("config.json") && has("manifest.json")))
+    return fmt::format(
+        "it is a run of Brigade; brigade export --run {} --out DIR writes its "
+        "model",
+        word);
+  return "";
+}
+
 }  // namespace
 
 json with_model_overrides(const ModelConfig& model, json hugging_face_config) {
@@ -175,6 +198,11 @@ void find_decoder_config(
   }
   std::error_code error;
   if (fs::is_directory(path, error)) {
+    if (const std::string other = other_than_model(path); !other.empty()) {
+      problems.push_back(
+          fmt::format("[config] /model/name = \"{}\": {}", model.name, other));
+      return;
+    }
     parse_decoder_file(path / "config.json", config, problems);
   } else if (fs::exists(path, error)) {
     parse_decoder_file(path, config, problems);

@@ -161,7 +161,10 @@ Expectation read_value(
     const json& value,
     const ValueRule& rule,
     std::vector<std::string>& out) {
-  const std::string expected = with_range("text or a list of text,", rule);
+  const std::string expected =
+      rule.describe().empty()
+          ? "expected text or a list of one or more"
+          : with_range("text or a list of one or more,", rule);
   std::vector<std::string> texts;
   for (const json& element : value.is_array() ? value : json::array({value})) {
     std::string text;

@@ -22,6 +22,7 @@ class ConfigReader {
         prefix_(name_ + ".") {}
 
   DecoderConfig read() {
+    check_type();
     read_architecture();
     read_sizes();
     read_biases();
@@ -61,6 +62,18 @@ class ConfigReader {
   }
   bool holds(std::string_view tensor) const {
     return file_.find(tensor) != nullptr;
+  }
+
+  void check_type() const {
+    const auto* type = file_.find_value<std::string>("general.type");
+    if (type != nullptr && *type != "model")
+      fail(fmt::format("it is of the type \"{}\", no model", *type));
+    const auto* parts = file_.find_value<uint32_t>("split.count");
+    if (parts != nullptr && *parts > 1)
+      fail(fmt::format(
+          "it is one of {} files with the model; join them with "
+          "llama-gguf-split --merge",
+          *parts));
   }
 
   void read_architecture() {

@@ -141,7 +141,7 @@ TEST_F(AdapterFolderTest, AnAdapterOfAnotherModelIsRefusedWithNamesAndShapes) {
       [&] { const AdapterFolder read(folder, other); },
       ThrowsMessage<DataError>(AllOf(
           HasSubstr("trained beside 'some/base'"),
-          HasSubstr("model.layers.1.mlp.down_proj: the model has no such"),
+          HasSubstr("model.layers.1.mlp.down_proj: the model's layers have no"),
           HasSubstr("q_proj.lora_A.weight is [3, 8], expected [3, 16]"))));
 }
 

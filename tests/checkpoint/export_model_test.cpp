@@ -262,10 +262,9 @@ TEST_F(ExportFolder, WhatAnAdapterHasNotIsRefused) {
        {std::pair{"--dtype", ExportOptions{.dtype = "bfloat16"}},
         std::pair{"--shard-gb", ExportOptions{.max_shard_bytes = 9}},
         std::pair{"--upcycle", ExportOptions{.upcycle = UpcycleOptions{}}}}) {
+    const ExportOptions with = options;
     EXPECT_THAT(
-        [&, &with = options] {
-          export_checkpoint(folder_ / "run", out_, with);
-        },
+        [&] { export_checkpoint(folder_ / "run", out_, with); },
         ThrowsMessage<ConfigError>(
             AllOf(HasSubstr(name), HasSubstr("is an adapter's run"))));
     EXPECT_FALSE(fs::exists(out_));

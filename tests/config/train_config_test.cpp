@@ -1158,6 +1158,24 @@ TEST_F(ModelFileTest, AFolderOrAPathLeadsToTheModel) {
   }
 }
 
+TEST_F(ModelFileTest, AFolderOfAnotherKindIsCalledSo) {
+  for (const auto& [file, what] :
+       {std::pair{"adapter_config.json", "it is an adapter of PEFT"},
+        std::pair{"manifest.json", "it is a run of Brigade"},
+        std::pair{"metrics.jsonl", "it is a run of Brigade"}}) {
+    const TemporaryFolder other;
+    write_text_file(other / file, "{}");
+    if (file == std::string("metrics.jsonl")) {
+      fs::create_directory(other / "checkpoints");
+      write_text_file(other / "config.json", "{}");  // the run's
+    }
+    EXPECT_THAT(
+        message_of<ConfigError>(
+            [&] { load(minimal().dump(), from(other.path().string())); }),
+        HasSubstr(what));
+  }
+}
+
 TEST_F(ModelFileTest, AnIdIsLeftToBeFound) {
   LoadOptions options{.path = "run.json"};
   for (const std::string& override : from("some/model"))

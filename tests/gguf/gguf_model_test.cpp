@@ -553,6 +553,24 @@ TEST(GgufImport, NamesTensorsThatAreMissingOrSurplus) {
   EXPECT_FALSE(std::filesystem::exists(folder / "out"));
 }
 
+TEST(GgufImport, APartAndAnAdapterAreCalledSo) {
+  const TemporaryFolder folder;
+  for (const auto& [entry, reason] :
+       {std::pair{
+            GgufEntry{"general.type", std::string("adapter")},
+            "it is of the type \"adapter\""},
+        std::pair{GgufEntry{"split.count", uint32_t{2}}, "of 2 files"}}) {
+    GgufWriter(
+        folder / "a.gguf",
+        {{"general.architecture", std::string("llama")}, entry},
+        {})
+        .commit();
+    EXPECT_THAT(
+        [&] { import_gguf(folder / "a.gguf", folder / "out"); },
+        ThrowsMessage<DataError>(HasSubstr(reason)));
+  }
+}
+
 TEST(GgufImport, AnotherArchitectureIsRefusedByName) {
   const TemporaryFolder folder;
   GgufWriter(
