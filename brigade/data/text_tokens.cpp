@@ -169,7 +169,8 @@ nlohmann::json identity_of_tokenizer(const std::string& spec) {
 std::string key_of(
     const std::vector<TextFile>& files,
     const TextInput& source) {
-  constexpr int kVersion = 1;
+  // Grows where a tokenizer makes other tokens of the same files than before.
+  constexpr int kVersion = 2;
   nlohmann::json identity = {
       kVersion,
       identity_of_tokenizer(source.tokenizer),
