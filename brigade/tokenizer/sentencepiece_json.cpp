@@ -218,24 +218,31 @@ TokensBeside read_tokens_beside(const fs::path& path, const Model& model) {
   return beside;
 }
 
-NamedTokens named_tokens(const TokensBeside& beside, const Model& model) {
+bool names_only_symbols(const TokensBeside& beside, const Model& model) {
   std::unordered_map<std::string_view, Type> types;
   for (const Model::Piece& piece : model.pieces)
     types.emplace(piece.text, piece.type);
-  auto result = NamedTokens::kSymbols;
   for (const auto* list : {&beside.listed, &beside.named, &beside.extra}) {
     for (const AddedToken& token : *list) {
       const auto piece = types.find(token.content);
       if (token.content.empty())
         continue;
-      if (piece == types.end())
-        return NamedTokens::kNew;
-      if (!is_spelled_symbol(piece->second) &&
-          piece->second != Type::kUserDefined)
-        result = NamedTokens::kPieces;
+      if (piece == types.end() || (!is_spelled_symbol(piece->second) &&
+                                   piece->second != Type::kUserDefined))
+        return false;
     }
   }
-  return result;
+  return true;
+}
+
+std::optional<std::string> listed_new_token(
+    const TokensBeside& beside,
+    const Model& model) {
+  for (const AddedToken& token : beside.listed) {
+    if (!token.content.empty() && find_piece(model, token.content) == nullptr)
+      return token.content;
+  }
+  return std::nullopt;
 }
 
 json sentencepiece_json(
@@ -243,7 +250,7 @@ json sentencepiece_json(
     const TokensBeside& beside,
     const std::string& file) {
   SentencePieceJsonOptions options;
-  if (named_tokens(beside, model) != NamedTokens::kSymbols)
+  if (!names_only_symbols(beside, model))
     options.prepend_scheme = beside.is_legacy ? "always" : "first";
   json tokenizer = sentencepiece_json(model, options);
   const HuggingFaceTokenizer engine(tokenizer.dump(), file, beside);

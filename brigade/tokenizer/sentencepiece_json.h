@@ -29,12 +29,15 @@ TokensBeside read_tokens_beside(
     const std::filesystem::path& path,
     const SentencePieceModel& model);
 
-// What the tokens named beside a model are to it: symbols such as <s>, that the
-// library treats as such or that stand for nothing in a text; ordinary pieces
-// too; or also what is no piece of it.
-enum class NamedTokens { kSymbols, kPieces, kNew };
+// Whether all tokens named beside a model are symbols of it such as <s>, that
+// the library treats as such or that stand for nothing in a text: neither
+// ordinary pieces nor what is no piece of it.
+bool names_only_symbols(
+    const TokensBeside& beside,
+    const SentencePieceModel& model);
 
-NamedTokens named_tokens(
+// The first listed token that is no piece of the model, if there is one.
+std::optional<std::string> listed_new_token(
     const TokensBeside& beside,
     const SentencePieceModel& model);
 

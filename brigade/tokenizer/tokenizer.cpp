@@ -29,25 +29,26 @@ bool is_json(const fs::path& path) {
 }
 
 // By its own library, or, where files beside it make other tokens special than
-// the model's own, by the engine of tokenizer.json.
+// the model's own, by the engine of tokenizer.json. Where that cannot be, names
+// that are no symbols stay without effect, but listed tokens are needed.
 std::unique_ptr<Tokenizer> load_sentencepiece(const fs::path& path) {
   const MappedFile file(path);
   const SentencePieceModel model =
       parse_sentencepiece_model(file.text(), path.string());
   const TokensBeside beside = read_tokens_beside(path, model);
-  const NamedTokens named = named_tokens(beside, model);
   const auto reason = reason_not_to_convert(model);
-  if (named == NamedTokens::kSymbols ||
-      (named == NamedTokens::kPieces && reason))
-    return make_sentencepiece_tokenizer(path, beside);
-  if (reason) {
+  const auto added = listed_new_token(beside, model);
+  if (reason && added) {
     throw DataError(fmt::format(
-        "[tokenizer] {}: the files beside it add tokens to the model, which "
+        "[tokenizer] {}: the files beside it add \"{}\" to the model, which "
         "cannot be done here: {}; save it as tokenizer.json with transformers "
         "(AutoTokenizer.from_pretrained(...).save_pretrained(...))",
         path.string(),
+        *added,
         *reason));
   }
+  if (reason || names_only_symbols(beside, model))
+    return make_sentencepiece_tokenizer(path, beside);
   return std::make_unique<HuggingFaceTokenizer>(
       sentencepiece_json(model, beside, path.string()).dump(),
       path.string(),

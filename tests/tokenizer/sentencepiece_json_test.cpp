@@ -262,6 +262,7 @@ TEST_F(SentencePieceJsonTest, TheLibraryFollowsNamesAndFlagsToo) {
       "tokenizer_config.json",
       {{"eos_token", "a"},
        {"sep_token", "<sep>"},
+       {"mask_token", "<mask>"},
        {"add_bos_token", false},
        {"add_eos_token", true}});
   ASSERT_FALSE(convert_sentencepiece(path));
@@ -275,7 +276,8 @@ TEST_F(SentencePieceJsonTest, TheLibraryFollowsNamesAndFlagsToo) {
   EXPECT_THAT(
       [&] { load_tokenizer(path.string()); },
       ThrowsMessage<DataError>(HasSubstr(
-          "cannot be done here: \"<sep>\" is a symbol of the user's")));
+          "add \"<n>\" to the model, which cannot be done here: \"<sep>\" is a "
+          "symbol of the user's")));
 }
 
 TEST_F(SentencePieceJsonTest, SpacesBesideAddedTokensAreTransformers) {
