@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <map>
 #include <string_view>
 #include <utility>
@@ -195,6 +196,23 @@ size_t common_bytes(const std::string& chosen, const std::string& rejected) {
   return common;
 }
 
+// Whether one of the conversation's first messages says the text, but for white
+// space around it.
+bool begins_with_message(const Conversation& answer, const std::string& text) {
+  const auto trimmed = [](const std::string& each) {
+    const size_t begin = each.find_first_not_of(" \t\r\n");
+    const size_t end = each.find_last_not_of(" \t\r\n");
+    return begin == std::string::npos ? ""
+                                      : each.substr(begin, end + 1 - begin);
+  };
+  const auto end = answer.messages.begin() +
+                   static_cast<std::ptrdiff_t>(answer.prompt_messages);
+  return std::any_of(answer.messages.begin(), end, [&](const Json& message) {
+    return has_text(message, "content") &&
+           trimmed(message["content"].get<std::string>()) == trimmed(text);
+  });
+}
+
 Conversation answer_of_messages(
     const Json& record,
     const char* key,
@@ -222,14 +240,16 @@ ConversationPair read_preference(const Json& record) {
     const size_t common =
         has_messages ? 0
                      : common_messages(record["chosen"], record["rejected"]);
+    ConversationPair pair{
+        answer_of_messages(record, "chosen", prompt, common),
+        answer_of_messages(record, "rejected", prompt, common)};
     // As a text it says once more what the answers begin with.
-    if (has_prompt && !has_messages && common == 0)
+    if (has_prompt && !has_messages &&
+        !begins_with_message(pair.chosen, record["prompt"].get<std::string>()))
       throw DataError(
           "'prompt' is a text, and 'chosen' and 'rejected' are messages that "
           "do not begin with it; write it as a list of messages");
-    return {
-        answer_of_messages(record, "chosen", prompt, common),
-        answer_of_messages(record, "rejected", prompt, common)};
+    return pair;
   }
   if (!has_text(record, "chosen") || !has_text(record, "rejected") ||
       (has_prompt && !has_text(record, "prompt")))

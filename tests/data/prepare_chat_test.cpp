@@ -199,12 +199,15 @@ TEST_F(PrepareChatTest, PairsAreTwoConversationsEach) {
           R"({"prompt": "Q", "chosen": [)" + user + "," + says_a +
           R"(], "rejected": [)" + user + "," + says_c + "]}")),
       testing::ElementsAre(good, bad));
-  EXPECT_THAT(
-      message_of_prepare(options(
-          R"({"prompt": "Q", "chosen": [)" + says_a + R"(], "rejected": [)" +
-          says_c + "]}")),
-      HasSubstr("'prompt' is a text, and 'chosen' and 'rejected' are messages "
-                "that do not begin with it"));
+  const std::string other = R"({"role": "system", "content": "S"},)";
+  for (const std::string& front : {std::string(), other}) {
+    EXPECT_THAT(
+        message_of_prepare(options(
+            R"({"prompt": "Q", "chosen": [)" + front + says_a +
+            R"(], "rejected": [)" + front + says_c + "]}")),
+        HasSubstr("'prompt' is a text, and 'chosen' and 'rejected' are "
+                  "messages that do not begin with it"));
+  }
   EXPECT_THAT(
       samples(options(
           R"({"prompt": "One", "chosen": " two", "rejected": " three"})")),
