@@ -194,9 +194,14 @@ std::optional<ChatTemplate> ChatTemplate::find(
   ChatTemplate result =
       make(found == templates.end() ? refusal(templates) : found->second);
   const auto with_tools = templates.find("tool_use");
-  if (name.empty() && with_tools != templates.end())
-    result.with_tools_ =
-        std::make_shared<const ChatTemplate>(make(with_tools->second));
+  if (name.empty() && with_tools != templates.end()) {
+    try {
+      result.with_tools_ =
+          std::make_shared<const ChatTemplate>(make(with_tools->second));
+    } catch (const DataError& error) {
+      result.problem_with_tools_ = error.what();
+    }
+  }
   return result;
 }
 
@@ -235,6 +240,8 @@ ChatTemplate::ChatTemplate(
           jinja::parse(source_, name_))) {}
 
 const ChatTemplate& ChatTemplate::for_tools(const Json& tools) const {
+  if (!tools.is_null() && !problem_with_tools_.empty())
+    throw DataError(problem_with_tools_);
   return with_tools_ && !tools.is_null() ? *with_tools_ : *this;
 }
 

@@ -76,6 +76,7 @@ class ChatTemplate {
       const ChatOptions& options = {}) const;
 
   // The one that renders a conversation with these tools (null: without).
+  // Throws DataError where it has something that is not supported.
   const ChatTemplate& for_tools(const nlohmann::ordered_json& tools) const;
 
   // Whether it says by {% generation %} what a model writes.
@@ -94,6 +95,7 @@ class ChatTemplate {
   nlohmann::ordered_json special_tokens_;
   std::shared_ptr<const jinja::Statements> statements_;
   std::shared_ptr<const ChatTemplate> with_tools_;  // null: the same
+  std::string problem_with_tools_;  // "": none; else why it cannot be used
 };
 
 }  // namespace brigade

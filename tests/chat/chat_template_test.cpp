@@ -257,6 +257,15 @@ TEST(ChatTemplate, AConversationWithToolsTakesTheOneForThem) {
   write_text_file(folder / "chat_template.jinja", "file");
   EXPECT_EQ(load().render(Json::array()).text, "file");
   EXPECT_EQ(load().render(Json::array(), with_tools).text, "file's tools");
+  // Only a conversation with tools needs it.
+  write_text_file(
+      folder / "additional_chat_templates" / "tool_use.jinja",
+      "{% include 'other' %}");
+  EXPECT_EQ(load().render(Json::array()).text, "file");
+  EXPECT_THAT(
+      [&] { load().render(Json::array(), with_tools); },
+      ThrowsMessage<DataError>(
+          AllOf(HasSubstr("tool_use.jinja:1"), HasSubstr("include"))));
 }
 
 }  // namespace
