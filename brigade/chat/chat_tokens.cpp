@@ -141,10 +141,23 @@ std::optional<ChatEncoder::Front> ChatEncoder::shown_front(
     // A last character may need the tokens of 3 more bytes.
     const size_t most = std::min(next + 3, end);
     std::string shown;
+    // Decoders that drop the space in front of a text are given a token more;
+    // but behind an added token the space may be one that was put there.
+    const auto is_shown = [&] {
+      for (const size_t first : {token == 0 ? 0 : token - 1, token}) {
+        const auto ids = std::span(whole.ids).subspan(first, next - first);
+        const std::string front = tokenizer_.decode(ids.first(token - first));
+        shown = tokenizer_.decode(ids);
+        if (!shown.starts_with(front))
+          continue;
+        shown.erase(0, front.size());
+        if (!shown.empty() && rest.starts_with(shown))
+          return true;
+      }
+      return false;
+    };
     for (;; ++next) {
-      shown =
-          tokenizer_.decode(std::span(whole.ids).subspan(token, next - token));
-      if (!shown.empty() && rest.starts_with(shown))
+      if (is_shown())
         break;
       if (next == most)
         return std::nullopt;

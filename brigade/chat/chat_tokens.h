@@ -114,8 +114,8 @@ class ChatEncoder {
   // with the tokens of the front alone, which is not exact: how a word is cut
   // may depend on what follows.
   Front front_of(const Encoded& whole, size_t at) const;
-  // By the text that the tokens behind `from` show, up to the one at `end`: many
-  // at a time, and those that reach over `at` one by one.
+  // By the text that the tokens behind `from` show, up to the one at `end`:
+  // many at a time, and those that reach over `at` one by one.
   std::optional<Front> shown_front(
       const Encoded& whole,
       const AddedTokenPlace& from,

@@ -172,8 +172,11 @@ TEST(ChatMask, AMemberThatIsNullCallsNoTools) {
 // "fox  over" is f, ox, a space, " over"; "fox  " alone f, ox, two spaces.
 // char_to_token() of the tokenizers library says the same.
 TEST(ChatMask, TokensThatOverlapATurnCountAsTheWholeTextHasThem) {
-  const auto tokenizer = load_tokenizer(
-      BRIGADE_SOURCE_DIR "/tests/tokenizer/goldens/smollm_like.json");
+  const auto golden = [](const std::string& name) {
+    return load_tokenizer(
+        BRIGADE_SOURCE_DIR "/tests/tokenizer/goldens/" + name + ".json");
+  };
+  auto tokenizer = golden("smollm_like");
   const auto in_turn = [&](const std::string& front,
                            const std::string& content,
                            const std::string& back) {
@@ -198,6 +201,14 @@ TEST(ChatMask, TokensThatOverlapATurnCountAsTheWholeTextHasThem) {
   EXPECT_EQ(
       counting(*tokenizer, none, {{"prompt", "fox  "}, {"completion", "over"}}),
       "fox [ over]");
+  // " a" and "tu"; the front alone has " at". Each token by itself shows no
+  // space in front.
+  for (const char* name : {"llama2_like", "mistral_like"}) {
+    SCOPED_TRACE(name);
+    tokenizer = golden(name);
+    EXPECT_EQ(in_turn("the fox at", "u", ""), "thefoxa[tu]");
+    EXPECT_EQ(in_turn("<s>the fox at", "u", ""), "<s>thefoxa[tu]");
+  }
 }
 
 }  // namespace
