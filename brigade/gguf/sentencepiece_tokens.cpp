@@ -22,8 +22,9 @@ using nlohmann::json;
 constexpr const char* kSpacePiece = "\u2581";
 constexpr float kUnreachableScore = -1e9F;
 constexpr const char* kMetaspaceDifference =
-    "llama.cpp puts a space before every text, after special tokens and before "
-    "another space too; the pre-tokenizer Metaspace does not";
+    "llama.cpp puts a space before every text and after every special token, "
+    "before another space too; the pre-tokenizer Metaspace never does before a "
+    "space, and after special tokens only with the prepend_scheme always";
 
 [[noreturn]] void refuse_tokenizer(const std::string& what) {
   throw ConfigError("[gguf] the tokenizer has no equal in llama.cpp: " + what);
@@ -271,13 +272,14 @@ SentencePieceTokens add_sentencepiece_model(
     if (!tokens.holds(token.id))
       continue;
     const auto at = static_cast<size_t>(token.id);
-    if (tokens.tokens()[at].text == token.content)
-      continue;
-    tokens.set(
-        token.id,
-        {token.content,
-         kUnreachableScore,
-         token.special ? PieceType::kControl : PieceType::kUserDefined});
+    const PieceType type =
+        token.special ? PieceType::kControl : PieceType::kUserDefined;
+    GgufToken piece = tokens.tokens()[at];
+    if (piece.text != token.content)
+      piece = {token.content, kUnreachableScore, type};
+    else if (piece.type == PieceType::kNormal)
+      piece.type = type;
+    tokens.set(token.id, piece);
   }
   return result;
 }

@@ -103,6 +103,15 @@ class TokenizerReader {
     return tokens_[*id].text;
   }
 
+  // Whether tokenizer_config.json names it. What it names is special, which
+  // would take an ordinary token that fills up batches out of texts.
+  bool is_named(std::string_view name) const {
+    if (!text_of(name) || name == kBegin || name == kEnd)
+      return text_of(name).has_value();
+    const PieceType type = tokens_[*id_of(name)].type;
+    return type != PieceType::kNormal && type != PieceType::kByte;
+  }
+
   // What is added around a text, where there is such a token.
   std::optional<std::string> added_text(
       std::string_view special,
@@ -214,8 +223,8 @@ class TokenizerReader {
         {"tokenizer_class", "PreTrainedTokenizerFast"},
         {"clean_up_tokenization_spaces", false}};
     for (const SpecialToken& token : kSpecialTokens) {
-      const auto text = text_of(token.key);
-      config[token.name] = text ? json(*text) : nullptr;
+      config[token.name] =
+          is_named(token.key) ? json(*text_of(token.key)) : nullptr;
     }
     if (const auto* chat =
             file_.find_value<std::string>("tokenizer.chat_template"))

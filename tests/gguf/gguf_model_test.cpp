@@ -496,7 +496,7 @@ TEST_F(GgufTokenizer, PadAndUnknownTokensComeBack) {
   const json read =
       json::parse(read_text_file(folder_ / "out" / "tokenizer_config.json"));
   EXPECT_EQ(read["pad_token"], "<|end|>");
-  EXPECT_EQ(read["unk_token"], "b");
+  EXPECT_EQ(read["unk_token"], nullptr);  // an ordinary token stays one
   EXPECT_EQ(read["eos_token"], "a");
   EXPECT_EQ(read["bos_token"], nullptr);
 }

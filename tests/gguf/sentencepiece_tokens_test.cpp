@@ -7,9 +7,13 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
 
 #include "brigade/base/error.h"
+#include "brigade/tokenizer/training.h"
 #include "tests/support/message_of.h"
+#include "tests/support/temporary_folder.h"
 
 namespace brigade {
 namespace {
@@ -113,6 +117,34 @@ TEST(SentencePieceTokens, PiecesThatNoScoresPutInOrderAreRefused) {
   // Merges of "abb" with others between them.
   merges = json::array({"a b", "ab b", "ab a", "b a", "b b", "a ba", "a bb"});
   EXPECT_THAT(refusal_of(merges), HasSubstr("do not follow each other"));
+}
+
+// As the names beside a .model have it; its score stays, which its merges
+// need.
+TEST(SentencePieceTokens, AnOrdinaryPieceThatIsNamedBecomesSpecial) {
+  const TemporaryFolder folder;
+  const auto path = folder / "tokenizer.model";
+  bool given = false;
+  train_sentencepiece(
+      [&](std::string& text) {
+        text = "the ring passes the bucket of rings, and the gradient passes";
+        return !std::exchange(given, true);
+      },
+      path,
+      {.vocab_size = 290});
+  TokenList plain(290);
+  add_sentencepiece_model(path, {}, plain);
+  const GgufToken piece = plain.tokens()[270];
+  ASSERT_EQ(piece.type, PieceType::kNormal);
+  for (const bool special : {true, false}) {
+    TokenList named(290);
+    add_sentencepiece_model(
+        path, {{.id = 270, .content = piece.text, .special = special}}, named);
+    EXPECT_EQ(
+        named.tokens()[270].type,
+        special ? PieceType::kControl : PieceType::kUserDefined);
+    EXPECT_EQ(named.tokens()[270].score, piece.score);
+  }
 }
 
 }  // namespace
