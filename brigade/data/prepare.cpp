@@ -231,9 +231,7 @@ class Preparation {
     const bool is_named =
         !chat.template_file.empty() || !chat.template_name.empty();
     if (chat_template_ && is_named && tokenizer_folder_)
-      write_text_file(
-          tokenizer_folder_->temporary() / "chat_template.jinja",
-          chat_template_->source());
+      tokenizer_folder_->set_chat_template(chat_template_->source());
     encoder_ = std::make_unique<ChatEncoder>(
         *tokenizer_,
         chat_template_ ? &*chat_template_ : nullptr,

@@ -6,12 +6,14 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <set>
 #include <string_view>
 
 #include "brigade/base/error.h"
 #include "brigade/data/dataset_info.h"
 #include "brigade/files/file.h"
 #include "brigade/files/read_once.h"
+#include "brigade/files/tokenizer_names.h"
 
 namespace brigade {
 namespace {
@@ -72,18 +74,22 @@ bool lies_in(fs::path file, const fs::path& folder) {
 // Whether it holds what prepare() writes there, and nothing else.
 bool is_tokenizer_folder(const fs::path& folder) {
   std::error_code error;
-  fs::directory_iterator entries(folder, error);
+  fs::recursive_directory_iterator entries(folder, error);
   if (error)
     return false;
+  const std::set<fs::path> templates = more_chat_templates(folder);
   return std::all_of(
       fs::begin(entries),
       fs::end(entries),
       [&](const fs::directory_entry& entry) {
-        const std::string name = entry.path().filename().string();
-        return entry.is_regular_file(error) &&
-               std::find(
-                   kFilesOfTokenizer.begin(), kFilesOfTokenizer.end(), name) !=
-                   kFilesOfTokenizer.end();
+        const fs::path name = entry.path().lexically_relative(folder);
+        return entry.is_regular_file(error)
+                   ? templates.contains(entry.path()) ||
+                         std::find(
+                             kFilesOfTokenizer.begin(),
+                             kFilesOfTokenizer.end(),
+                             name) != kFilesOfTokenizer.end()
+                   : entry.is_directory(error) && name == kMoreChatTemplates;
       });
 }
 
@@ -237,6 +243,14 @@ void TokenizerFolder::copy(const fs::path& spec) {
     if ((is_folder || !is_tokenizer) && fs::exists(source / name))
       copy_file(source / name, name);
   }
+  for (const fs::path& file : more_chat_templates(source))
+    copy_file(file, kMoreChatTemplates / file.filename());
+}
+
+void TokenizerFolder::set_chat_template(const std::string& source) {
+  std::error_code ignored;
+  fs::remove_all(temporary_ / kMoreChatTemplates, ignored);
+  write_text_file(temporary_ / "chat_template.jinja", source);
 }
 
 void TokenizerFolder::commit() {
@@ -248,7 +262,11 @@ void TokenizerFolder::commit() {
   });
 }
 
-void TokenizerFolder::copy_file(const fs::path& from, const char* name) {
+void TokenizerFolder::copy_file(const fs::path& from, const fs::path& name) {
+  const fs::path folder = (temporary_ / name).parent_path();
+  change_storage("create", folder, [&](std::error_code& error) {
+    fs::create_directories(folder, error);
+  });
   write_text_file(temporary_ / name, read_text_file(from));
 }
 

@@ -54,11 +54,16 @@ class TokenizerFolder {
   // Copies the tokenizer that `spec` names, and the files that describe it.
   void copy(const std::filesystem::path& spec);
 
+  // In place of all that were copied.
+  void set_chat_template(const std::string& source);
+
   // Takes the place of an older one.
   void commit();
 
  private:
-  void copy_file(const std::filesystem::path& from, const char* name);
+  void copy_file(
+      const std::filesystem::path& from,
+      const std::filesystem::path& name);
 
   std::filesystem::path path_;
   std::filesystem::path temporary_;

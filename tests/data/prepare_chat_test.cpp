@@ -364,6 +364,25 @@ TEST_F(PrepareChatTest, ANamedTemplateIsKeptBesideTheDataset) {
       "other{{ eos_token }}");
 }
 
+TEST_F(PrepareChatTest, AdditionalTemplatesAreKeptUnlessOneIsNamed) {
+  PrepareOptions several = options(kTwoTurns);
+  std::filesystem::create_directories(
+      folder_ / "tokenizer" / "additional_chat_templates");
+  std::filesystem::copy_file(
+      several.tokenizer, folder_ / "tokenizer" / "tokenizer.json");
+  write("tokenizer/chat_template.jinja", "the usual one");
+  write("tokenizer/additional_chat_templates/tool_use.jinja", "with tools");
+  several.tokenizer = folder_ / "tokenizer";
+  several.chat->template_file.clear();
+  several.chat->loss = LossOn::kAll;
+  prepare(several);
+  const auto kept = folder_ / "chat.tokenizer" / "additional_chat_templates";
+  EXPECT_EQ(read_text_file(kept / "tool_use.jinja"), "with tools");
+  several.chat->template_name = "tool_use";
+  prepare(several);
+  EXPECT_FALSE(std::filesystem::exists(kept));
+}
+
 TEST_F(PrepareChatTest, ATemplateIsNeverReplaced) {
   PrepareOptions named = options(kTwoTurns);
   named.chat->template_file = write("chat.json", kTemplate);
