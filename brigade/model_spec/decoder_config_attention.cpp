@@ -244,8 +244,10 @@ std::optional<std::vector<LayerType>> read_layer_types(
 }
 
 // Whether transformers obeys the list; other models' layers are all the same.
+// Its AutoConfig takes Mistral with a list for Ministral, which obeys it.
 bool obeys_layer_types(Architecture architecture) {
-  return is_gemma(architecture) || architecture == Architecture::kQwen2 ||
+  return is_gemma(architecture) || architecture == Architecture::kMistral ||
+         architecture == Architecture::kQwen2 ||
          architecture == Architecture::kQwen3 ||
          architecture == Architecture::kQwen2Moe ||
          architecture == Architecture::kDots1;
@@ -351,7 +353,7 @@ void read_sliding_window(const Reader& reader, DecoderConfig& config) {
   };
   const auto sliding = sliding_of(types);
   if (listed && !is_listed && !listed->empty() &&
-      sliding_of(*listed) != sliding)
+      reader.is_sound({"sliding_window"}) && sliding_of(*listed) != sliding)
     reader.problem(
         "layer_types",
         fmt::format(

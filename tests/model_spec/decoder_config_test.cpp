@@ -789,7 +789,6 @@ TEST(DecoderConfigExperts, LayerTypesThatTransformersDoesNotReadMustAgree) {
   mixtral["num_experts_per_tok"] = 2;
   for (const json& config :
        {with(mixtral, {{"sliding_window", 4}}),
-        with(small("mistral"), {{"sliding_window", 4}}),
         with(
             small_with_experts("qwen3_moe"),
             {{"use_sliding_window", true}, {"sliding_window", 4}})}) {
@@ -807,13 +806,35 @@ TEST(DecoderConfigExperts, LayerTypesThatTransformersDoesNotReadMustAgree) {
   }
   const json slides = {
       {"layer_types", {"sliding_attention", "sliding_attention"}}};
-  for (const json& config : {mixtral, small("mistral"), small("llama")}) {
+  for (const json& config : {mixtral, small("llama")}) {
     EXPECT_THAT(
         problems_of(with(config, slides)),
         ElementsAre(AllOf(
             StartsWith("/model/layer_types: is not obeyed by "),
             HasSubstr("of which no layers have"))));
   }
+  EXPECT_THAT(
+      problems_of(with(with(small("llama"), slides), {{"sliding_window", 8}})),
+      ElementsAre(HasSubstr("LlamaForCausalLM has no sliding window")));
+}
+
+// transformers' AutoConfig reads it as Ministral.
+TEST(DecoderConfig, MistralObeysLayerTypes) {
+  const json mistral = with(small("mistral"), {{"sliding_window", 4}});
+  const auto with_types = [&](const char* first, const char* second) {
+    return with(mistral, {{"layer_types", {first, second}}});
+  };
+  EXPECT_EQ(
+      parse_valid(with_types("full_attention", "full_attention"))
+          .sliding_window,
+      std::nullopt);
+  EXPECT_EQ(
+      parse_valid(with_types("sliding_attention", "sliding_attention"))
+          .sliding_window,
+      4);
+  EXPECT_THAT(
+      problems_of(with_types("full_attention", "sliding_attention")),
+      ElementsAre(StartsWith("/model/layer_types: gives some layers")));
 }
 
 // transformers refuses a list of another length, of any architecture.
@@ -972,33 +993,6 @@ TEST(DecoderConfigExperts, WrongValuesAreNamed) {
   EXPECT_THAT(
       problems_of(olmoe),
       ElementsAre(StartsWith("/model/mlp_only_layers: [1] is not supported")));
-}
-
-// As in transformers, whose code of these has one kind of layer.
-TEST(DecoderConfig, LayerTypesMeanNothingWhereAllLayersAreAlike) {
-  json glm = small_with_experts("glm4_moe");
-  glm.erase("num_experts");
-  glm["n_routed_experts"] = 4;
-  json mixtral = small_with_experts("mixtral");
-  json olmoe = small_with_experts("olmoe");
-  mixtral.erase("moe_intermediate_size");
-  olmoe.erase("moe_intermediate_size");
-  for (json config :
-       {small("llama"), mixtral, olmoe, small_with_experts("qwen3_moe"), glm}) {
-    const DecoderConfig plain = parse_valid(config);
-    config["layer_types"] = {"sliding_attention", "linear_attention"};
-    EXPECT_EQ(parse_valid(config), plain) << config["model_type"];
-  }
-  json config = mixtral;
-  config["sliding_window"] = 8;
-  config["layer_types"] = {"full_attention", "full_attention"};
-  EXPECT_EQ(parse_valid(config).sliding_window, 8);
-  config = small("llama");
-  config["sliding_window"] = 8;
-  config["layer_types"] = {"sliding_attention", "sliding_attention"};
-  EXPECT_THAT(
-      problems_of(config),
-      ElementsAre(HasSubstr("LlamaForCausalLM has no sliding window")));
 }
 
 }  // namespace
