@@ -315,6 +315,13 @@ std::vector<LayerType> default_layer_types(
     case Architecture::kQwen2Moe:
       end = max_window_layers(28);
       pattern = 2;
+      // Earlier versions of Brigade wrote this for a window in all layers.
+      if (end == 0)
+        reader.problem(
+            "layer_types",
+            "is missing beside use_sliding_window and max_window_layers 0, "
+            "which mean no window to transformers, but one in all layers in "
+            "files of earlier versions of Brigade; give layer_types");
       break;
     case Architecture::kQwen2:
     case Architecture::kQwen3:

@@ -737,8 +737,18 @@ TEST(DecoderConfigExperts, Qwen2MoesWindowIsThatOfEveryOtherLayer) {
       problems_of(config),
       ElementsAre(StartsWith(
           "/model/use_sliding_window: gives some layers a sliding window")));
+  // As earlier versions of Brigade wrote a window in all layers.
   config["max_window_layers"] = 0;
-  EXPECT_EQ(parse_valid(config).sliding_window, std::nullopt);
+  EXPECT_THAT(
+      problems_of(config),
+      ElementsAre(AllOf(
+          StartsWith("/model/layer_types: is missing"),
+          EndsWith("give layer_types"))));
+  EXPECT_EQ(
+      parse_valid(
+          with(config, {{"layer_types", {"full_attention", "full_attention"}}}))
+          .sliding_window,
+      std::nullopt);
   config["max_window_layers"] = 1;
   config["num_hidden_layers"] = 1;
   EXPECT_EQ(parse_valid(config).sliding_window, 4);
