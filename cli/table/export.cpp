@@ -118,7 +118,6 @@ void add_export(CLI::App& app) {
   command->callback([arguments, command] {
     check_run(*command, arguments->run);
     check_combination(*arguments);
-    refuse_without(*command, {"--out"}, {"--shard-gb"});
     export_model(*arguments);
   });
 }

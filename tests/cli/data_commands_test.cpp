@@ -132,10 +132,7 @@ TEST_F(DataCommandsTest, OptionsThatDoNothingAreRefusedTogether) {
        "--text or --dataset"},
       {{"evaluate", "--run", "r", "--dataset", "d"},
        {"--tokenizer", "bytes"},
-       "--text or --task"},
-      {{"export", "--run", "r", "--gguf", "x.gguf"},
-       {"--shard-gb", "1"},
-       "--out"}};
+       "--text or --task"}};
   for (const Case& each : cases) {
     Words words = each.command;
     if (words.front() == "prepare")
