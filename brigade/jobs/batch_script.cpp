@@ -26,7 +26,7 @@ status() {
 
 # Before the time limit Slurm sends USR1 to this script. The ranks save and stop
 # at TERM, with exit code 143; those that need more time for that have stopped
-# before, with exit code 152.
+# before, with exit code 160.
 at_limit=0
 trap 'at_limit=1; scancel --signal=TERM "$SLURM_JOB_ID"' USR1
 
@@ -45,7 +45,7 @@ do :; done
 
 if [ "$code" = 0 ]; then
   status completed
-elif [ "$code" = 152 ] || { [ "$code" = 143 ] && [ "$at_limit" = 1 ]; }; then
+elif [ "$code" = 160 ] || { [ "$code" = 143 ] && [ "$at_limit" = 1 ]; }; then
   # Saved: the job goes on where it stopped.
   status pending
   scontrol requeue "$SLURM_JOB_ID" || status "failed $code"

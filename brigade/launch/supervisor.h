@@ -17,8 +17,6 @@
 // No libtorch. One supervisor at a time in a process.
 #pragma once
 
-#include <signal.h>
-
 #include <chrono>
 #include <cstdint>
 #include <optional>
@@ -85,20 +83,20 @@ struct SupervisorResult {
 // Returns when every rank has ended. Throws ConfigError when the program cannot
 // be started, StorageError when the private folder cannot be made.
 SupervisorResult supervise(const SupervisorOptions& options);
-
-// A rank whose job's time is over ends as if by this signal. srun ends with the
-// highest code of the ranks, and those that it kills have 137 or 143.
-inline constexpr int kTimeIsOver = SIGXCPU;
-
-// SIGINT, SIGTERM, SIGHUP or kTimeIsOver.
-bool asks_for_end(int number);
-
 // The same with a pipe of supervisor_signals() that outlives it, so that no
 // signal between two attempts is lost.
 SignalPipe supervisor_signals();
 SupervisorResult supervise(
     const SupervisorOptions& options,
     SignalPipe& signals);
+
+// A rank whose job's time is over ends as if by this signal, with code 160: no
+// process is ended by it, since it is the C library's own. srun ends with the
+// highest code of the ranks, and those that it kills have 137 or 143.
+inline constexpr int kTimeIsOver = 32;
+
+// SIGINT, SIGTERM, SIGHUP or kTimeIsOver.
+bool asks_for_end(int number);
 
 // "rank 1 failed at step 37: CommError: ...", "rank 1 (dp 1) was killed by
 // SIGKILL (9) at step 37", "rank 1 exited with code 5".

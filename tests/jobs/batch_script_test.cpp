@@ -170,7 +170,7 @@ class RunBatchScript : public ::testing::Test {
 };
 
 TEST_F(RunBatchScript, OneThatStoppedForItsTimeGoesBackIntoTheQueue) {
-  EXPECT_EQ(run("exit 152"), "pending 77\n");
+  EXPECT_EQ(run("exit 160"), "pending 77\n");
   EXPECT_TRUE(is_requeued());
   // At the notice of the limit, which comes to the script.
   write_program("scancel", "");
@@ -184,7 +184,7 @@ TEST_F(RunBatchScript, OtherEndsAreTold) {
   EXPECT_EQ(run("exit 143"), "failed 143 77\n");
   EXPECT_FALSE(is_requeued());
   write_program("scontrol", "exit 1");
-  EXPECT_EQ(run("exit 152"), "failed 152 77\n");
+  EXPECT_EQ(run("exit 160"), "failed 160 77\n");
 }
 
 TEST_F(RunBatchScript, ANamedCheckpointIsContinuedUntilTheJobHasItsOwn) {

@@ -389,7 +389,7 @@ TEST_F(RunSignals, AJobsEndIsNotWaitedFor) {
   const ProgramResult result = testing::run_program(
       arguments("slurm", {"training.total_train_steps=100000000"}),
       {{"SLURM_JOB_END_TIME", std::to_string(::time(nullptr) + 10)}});
-  EXPECT_EQ(result.exit_code, 152);
+  EXPECT_EQ(result.exit_code, 160);
   EXPECT_THAT(result.out, HasSubstr("because the job's time ends at 20"));
   const auto steps = testing::read_metrics(run("slurm")).size();
   EXPECT_TRUE(fs::exists(
