@@ -361,7 +361,7 @@ class Supervisor {
         end_signal_ = WEXITSTATUS(status) - 128;
         was_asked_to_end_ = true;
       }
-      if (status != 0 && phase_ == Phase::kRunning && !follows_signal(status))
+      if (status != 0 && phase_ == Phase::kRunning && !follows_signal(rank))
         on_first_failure(status);
     }
   }
@@ -426,20 +426,27 @@ class Supervisor {
 
   // The end that the user asked for is no failure of the run: the other ranks
   // get the time they need (to save, for instance).
-  bool follows_signal(int status) const {
+  bool follows_signal(const Rank& rank) const {
     if (end_signal_ == 0)
       return false;
-    return WIFSIGNALED(status) ? WTERMSIG(status) == end_signal_
-                               : WEXITSTATUS(status) == 128 + end_signal_;
+    const int number = WIFSIGNALED(rank.status)
+                           ? WTERMSIG(rank.status)
+                           : WEXITSTATUS(rank.status) - 128;
+    return number == end_signal_ || ended_on_request(rank);
   }
 
-  // A signal that asks for the end came to this rank alone. Only Brigade's own
-  // programs agree on it: others may mean anything by such a code. After a
-  // failure the signal was the supervisor's.
-  bool ended_by_own_signal(const Rank& rank) const {
-    return end_signal_ == 0 && !rank.was_ended && rank.report->handles_quit() &&
-           rank.report->failed_ns() == 0 && WIFEXITED(rank.status) &&
+  // Whichever request it followed, of several. Only Brigade's own programs
+  // agree on such a code: others may mean anything by it.
+  static bool ended_on_request(const Rank& rank) {
+    return rank.report->handles_quit() && rank.report->failed_ns() == 0 &&
+           WIFEXITED(rank.status) &&
            asks_for_end(WEXITSTATUS(rank.status) - 128);
+  }
+
+  // What asks for the end came to this rank alone. After a failure the signal
+  // was the supervisor's.
+  bool ended_by_own_signal(const Rank& rank) const {
+    return end_signal_ == 0 && !rank.was_ended && ended_on_request(rank);
   }
 
   static bool is_comm_failure(int status) {
@@ -547,8 +554,10 @@ class Supervisor {
   Phase phase_ = Phase::kRunning;
   int live_ = 0;
   int ended_ = 0;
-  int end_signal_ = 0;   // the latest SIGINT, SIGTERM or SIGHUP
-  int end_signals_ = 0;  // how often
+  // The latest that asked the supervisor for the end, or else the first that a
+  // rank ended by; 0: none.
+  int end_signal_ = 0;
+  int end_signals_ = 0;  // how often the supervisor was asked
   bool was_asked_to_end_ = false;
   Clock::time_point next_deadline_ = Clock::time_point::max();
   Clock::time_point kill_deadline_ = Clock::time_point::max();

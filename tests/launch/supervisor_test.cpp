@@ -360,6 +360,28 @@ TEST_F(SupervisorTest, RanksThatTheUserInterruptsMayTakeTheirTime) {
   EXPECT_TRUE(fs::exists(folder_ / "saved"));
 }
 
+// As SIGTERM during the save of ranks whose job's time is over.
+TEST_F(SupervisorTest, RanksMayEndByAnotherRequestThanTheLatest) {
+  const auto options = program(2, "EndsBecauseTimeIsOver");
+  const pid_t supervisor = ::fork();
+  if (supervisor == 0) {
+    const auto result = supervise(options);
+    const bool is_as_asked = describe_failures(result).empty();
+    ::_exit(is_as_asked ? result.exit_code : 1);
+  }
+  const auto pid_of = [&](int rank) {
+    const fs::path file = folder_ / fmt::format("pid_{}", rank);
+    EXPECT_TRUE(eventually([&] { return fs::exists(file); }));
+    return std::stoi(read_text_file(file));
+  };
+  const fs::path first = fs::path("/proc") / std::to_string(pid_of(0));
+  pid_of(1);
+  ::kill(supervisor, SIGTERM);
+  EXPECT_TRUE(eventually([&] { return !fs::exists(first); }));
+  ::kill(supervisor, SIGHUP);
+  EXPECT_EQ(WEXITSTATUS(wait_for(supervisor)), 128 + kTimeIsOver);
+}
+
 TEST_F(SupervisorTest, KillingTheSupervisorLeavesNoOrphan) {
   // Orphans of the background process become ours, so that we see them end.
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
@@ -654,6 +676,28 @@ TEST_F(RankProgram, DISABLED_RecordsAndStays) {
   while (number != SIGQUIT);
   report_.count_recording();
   wait_for_ever();
+}
+
+// Rank 0 at SIGTERM, rank 1 at SIGHUP; SIGQUIT would say that rank 0 failed.
+TEST_F(RankProgram, DISABLED_EndsBecauseTimeIsOver) {
+  report_.set_handles_quit();
+  sigset_t asked;
+  ::sigemptyset(&asked);
+  for (const int number : {SIGTERM, SIGHUP, SIGQUIT})
+    ::sigaddset(&asked, number);
+  ::sigprocmask(SIG_BLOCK, &asked, nullptr);
+  write_text_file(
+      fs::path(std::getenv("T")) / fmt::format("pid_{}", rank_),
+      std::to_string(::getpid()));
+  int number = 0;
+  do
+    ::sigwait(&asked, &number);
+  while (number == SIGTERM && rank_ == 1);
+  sigset_t pending;
+  ::sigpending(&pending);
+  if (number == SIGQUIT || ::sigismember(&pending, SIGQUIT) == 1)
+    report_.set_failure("a recording was asked for");
+  ::_exit(128 + kTimeIsOver);
 }
 
 TEST_F(RankProgram, DISABLED_AllFailTheSameWay) {
