@@ -160,18 +160,29 @@ void submit_one(
 // it has checkpoints of its own by then.
 void take_start(const LoadedConfig& loaded, SlurmJob& job) {
   job.load_path = loaded.config.checkpoint.load_path;
-  const bool has_folder =
-      std::ranges::any_of(loaded.values, [](const ResolvedValue& value) {
-        return value.key == "checkpoint.save_dir" &&
-               value.origin != ValueOrigin::kDefault;
-      });
-  if (has_folder && !job.load_path.empty() && job.load_path != "auto")
+  std::string start = "checkpoint.load_path=" + job.load_path;
+  std::string elsewhere;
+  for (const ResolvedValue& value : loaded.values) {
+    if (value.key == "checkpoint.save_dir" &&
+        value.origin != ValueOrigin::kDefault)
+      elsewhere = value.key + "=" + loaded.config.checkpoint.save_dir;
+  }
+  // Those that hold a task's number are not in `loaded`.
+  for (const std::string& text : job.overrides) {
+    if (text.starts_with("checkpoint.load_path="))
+      start = text;
+    if (text.starts_with("checkpoint.save_dir=") ||
+        text.starts_with("logging.run_dir="))
+      elsewhere = text;
+  }
+  if (!elsewhere.empty() && start != "checkpoint.load_path=" &&
+      start != "checkpoint.load_path=auto")
     throw ConfigError(fmt::format(
-        "[submit] checkpoint.load_path = '{}' and checkpoint.save_dir = '{}' "
-        "are both given; leave save_dir out: a job's checkpoints are in its "
-        "own folder, where each start looks for the newest one",
-        job.load_path,
-        loaded.config.checkpoint.save_dir));
+        "[submit] {} and {} are both given; leave the latter out: a job's "
+        "checkpoints are in its own folder, where each start looks for the "
+        "newest one",
+        start,
+        elsewhere));
 }
 
 void submit(const SubmitArguments& arguments) {

@@ -178,11 +178,29 @@ TEST_F(JobsTest, AJobContinuesTheCheckpointThatItsConfigNames) {
       text.rfind('}'), 1, ", \"checkpoint\": {\"load_path\": \"in/file\"}}");
   std::ofstream(config) << text;
   EXPECT_THAT(script({}), HasSubstr("'checkpoint.load_path=in/file'"));
-  EXPECT_EQ(submit({"--config", config, "checkpoint.save_dir=saved"}), 2);
-  EXPECT_THAT(
-      err(),
-      HasSubstr("checkpoint.load_path = 'in/file' and checkpoint.save_dir = "
-                "'saved' are both given; leave save_dir out"));
+  for (const std::string folder :
+       {"checkpoint.save_dir=saved",
+        "checkpoint.save_dir=saved/%a",
+        "logging.run_dir=elsewhere"}) {
+    EXPECT_EQ(submit({"--config", config, "--array", "0-1", folder}), 2);
+    EXPECT_THAT(
+        err(),
+        HasSubstr(
+            "checkpoint.load_path=in/file and " + folder +
+            " are both given; leave the latter out"));
+    EXPECT_THAT(
+        script({"--array", "0-1", "checkpoint.load_path=auto", folder}),
+        HasSubstr("checkpoint.load_path=auto &\n"));
+    EXPECT_EQ(
+        submit(
+            {"--config",
+             config,
+             "--array",
+             "0-1",
+             "checkpoint.load_path=runs/%a",
+             folder}),
+        2);
+  }
 }
 
 TEST_F(JobsTest, ReportsErrorsBeforeAnythingIsSubmitted) {
