@@ -19,6 +19,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// The status file of a job whose number is that of the latest submission.
+constexpr const char* kWaiting = "pending\n";
+
 bool holds(std::string_view text, std::string_view part) {
   return text.find(part) != std::string_view::npos;
 }
@@ -200,10 +203,16 @@ std::string read_submitted_id(const fs::path& folder) {
 }
 
 void set_pending(const fs::path& folder, const std::vector<JobStatus>& jobs) {
-  for (const JobStatus& job : jobs) {
-    const std::string task = job.task.empty() ? "" : "." + job.task;
-    write_text_file(folder / (kJobStatus + task), "pending\n");
+  const auto file_of = [&](const JobStatus& job) {
+    return folder / (kJobStatus + (job.task.empty() ? "" : "." + job.task));
+  };
+  // Those that wait already keep the number that they were submitted with.
+  for (const JobStatus& job : read_job(folder)) {
+    if (text_of(file_of(job)) == kWaiting)
+      write_text_file(file_of(job), "pending " + job.job_id + "\n");
   }
+  for (const JobStatus& job : jobs)
+    write_text_file(file_of(job), kWaiting);
 }
 
 std::string describe_jobs(const std::vector<JobStatus>& jobs) {

@@ -59,8 +59,8 @@ std::vector<JobStatus> read_jobs(const std::filesystem::path& folder);
 // Slurm's number of the job that was submitted last; empty: none was.
 std::string read_submitted_id(const std::filesystem::path& folder);
 
-// Before these jobs of a folder are submitted: they are pending. Throws
-// StorageError.
+// Before these jobs of a folder are submitted: they are pending, and others
+// that are keep their number. Throws StorageError, and as read_job() does.
 void set_pending(
     const std::filesystem::path& folder,
     const std::vector<JobStatus>& jobs);

@@ -166,6 +166,13 @@ TEST_F(JobStatusTest, TasksThatAreSubmittedAgainWaitAndTheOthersStay) {
   EXPECT_EQ(jobs[0].state, JobState::kCompleted);
   EXPECT_EQ(jobs[1].state, JobState::kPending);
   EXPECT_EQ(jobs[1].job_id, "77_1");
+
+  // Task 1 still waits under its number when task 0 gets another.
+  set_pending(folder_ / "a", {{.name = "a.0", .task = "0"}});
+  write("submitted", "78");
+  EXPECT_EQ(read_job(folder_ / "a")[0].job_id, "78_0");
+  EXPECT_EQ(read_job(folder_ / "a")[1].job_id, "77_1");
+  EXPECT_EQ(read_job(folder_ / "a")[1].state, JobState::kPending);
 }
 
 TEST_F(JobStatusTest, NamesAFolderOrStatusThatIsNoJob) {
