@@ -150,25 +150,27 @@ std::string command(const SlurmJob& job) {
       shell_quoted(job.program.string()),
       kJobConfig,
       kJobRun);
-  std::string begin = "checkpoint.load_path=auto";
-  if (!job.load_path.empty())
+  const std::string continues = "checkpoint.load_path=auto";
+  std::string begin = continues;
+  if (!job.load_path.empty() && job.load_path != "auto")
     begin = shell_quoted("checkpoint.load_path=" + job.load_path);
   for (const std::string& override_text : job.overrides) {
     const std::string word = job.array.empty()
                                  ? shell_quoted(override_text)
                                  : with_task_number(override_text);
     if (override_text.starts_with("checkpoint.load_path="))
-      begin = word;
+      begin = override_text == continues ? continues : word;
     else
       text += " \\\n  " + word;
   }
   // Another run's checkpoint is continued until the job has one of its own.
-  if (begin != "checkpoint.load_path=auto")
+  if (begin != continues)
     begin = fmt::format(
         "\"$(if [ -e \"$job/{}$task/checkpoints/latest\" ]\n"
-        "    then echo checkpoint.load_path=auto\n"
+        "    then echo {}\n"
         "    else printf %s {}; fi)\"",
         kJobRun,
+        continues,
         begin);
   return text + " \\\n  " + begin;
 }

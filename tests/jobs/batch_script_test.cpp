@@ -194,6 +194,9 @@ TEST_F(RunBatchScript, ANamedCheckpointIsContinuedUntilTheJobHasItsOwn) {
   };
   const std::string own = "\ncheckpoint.load_path=auto\n";
   EXPECT_THAT(words(), AllOf(HasSubstr(own), HasSubstr("\ntraining.seed=7\n")));
+  const std::string plain = slurm_batch_script(job_);
+  job_.load_path = "auto";
+  EXPECT_EQ(slurm_batch_script(job_), plain);
   job_.load_path = "it's 50% a base";
   const std::string named = "\ncheckpoint.load_path=it's 50% a base\n";
   EXPECT_THAT(words(), AllOf(HasSubstr(named), Not(HasSubstr(own))));
