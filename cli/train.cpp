@@ -116,8 +116,8 @@ void train_as_rank(
     return;
   if (result.stop_signal == 0 && environment.rank == reporting_rank(config))
     write_log(
-        "stopped because the job's time ends at {:%F %T}\n",
-        fmt::localtime(job_end_time(process_environment()).value_or(0)));
+        "stopped because the job's time ends at {:%F %T} UTC\n",
+        fmt::gmtime(job_end_time(process_environment()).value_or(0)));
   // The code of a shell for a process that a signal ended.
   throw Exit{
       128 + (result.stop_signal == 0 ? kTimeIsOver : result.stop_signal)};
