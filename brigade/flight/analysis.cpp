@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
 #include <set>
 #include <tuple>
@@ -17,11 +18,16 @@ constexpr int64_t kLongPauseNs = 1'000'000'000;
 
 using Recordings = std::map<int, const FlightRecording*>;  // by rank
 
+// Without those that were asked for in a step before the failure's.
 Recordings by_rank(const std::vector<FlightRecording>& recordings) {
-  const bool is_failure = tell_failure(recordings);
+  int64_t first_failed = tell_failure(recordings) ? INT64_MAX : INT64_MIN;
+  for (const FlightRecording& recording : recordings) {
+    if (recording.cause == FlightCause::kFailure)
+      first_failed = std::min(first_failed, recording.step);
+  }
   Recordings result;
   for (const FlightRecording& recording : recordings) {
-    if (!is_failure || recording.cause == FlightCause::kFailure)
+    if (recording.step >= first_failed)
       result[recording.rank] = &recording;
   }
   return result;

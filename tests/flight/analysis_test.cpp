@@ -64,6 +64,7 @@ TEST(FlightAnalysis, OlderRecordingsThatWereAskedForAreNotOfTheFailure) {
         operation(41, FlightState::kUnderWay)};
   }
   recordings[1].cause = FlightCause::kRequest;
+  recordings[1].step = 3;
   recordings[1].operations = {
       operation(3, FlightState::kUnderWay, "all_gather")};
   EXPECT_TRUE(tell_failure(recordings));
@@ -76,6 +77,11 @@ TEST(FlightAnalysis, OlderRecordingsThatWereAskedForAreNotOfTheFailure) {
           HasSubstr("rank 1 (dp 0, tp 1) did not arrive at all_reduce #41"),
           Not(HasSubstr("all_gather"))));
 
+  // One of the failure's step or a later one tells where the rank was.
+  recordings[1].step = 7;
+  EXPECT_THAT(analyze_flights(recordings).without_recording, IsEmpty());
+
+  recordings[1].step = 3;
   for (FlightRecording& recording : recordings)
     recording.cause = FlightCause::kRequest;
   EXPECT_FALSE(tell_failure(recordings));
