@@ -31,12 +31,14 @@ fs::path nearest_existing(const fs::path& path) {
   return existing;
 }
 
-// Any numbered folder; whether it is valid is seen when it is loaded.
+// Any folder named by its step as a save does, unlike "007"; whether it is
+// valid is seen when it is loaded.
 bool holds_checkpoints(const fs::path& folder) {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder, error)) {
     const std::string name = entry.path().filename().string();
-    if (name.find_first_not_of("0123456789") == std::string::npos)
+    const auto step = parse_number<int64_t>(name);
+    if (step && *step >= 0 && name == std::to_string(*step))
       return true;
   }
   return false;

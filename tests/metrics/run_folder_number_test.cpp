@@ -55,6 +55,7 @@ TEST_F(RunFolderNumber, OfARunThatContinuesIsTheHighestWithCheckpoints) {
         "a-/checkpoints/5",
         "b-13/checkpoints/5",
         "a-14b/checkpoints/5",
+        "a-15/checkpoints/0005",
         "a-3/b/checkpoints/5"})
     make(path);
   EXPECT_EQ(numbered("a-{n}", "auto"), "a-10");
