@@ -28,8 +28,8 @@ size_t cut_of_words(std::string_view text, size_t limit) {
   BRIGADE_ASSERT(limit >= 4 && limit < text.size());
   // Best: a line end with text on both sides, or else a single space before a
   // word. No tokenizer's regex sees those cuts: runs of white space, which many
-  // treat in a special way, stay whole, and so does a line end with the / behind
-  // it, which GPT-4o's takes along. Then any line end.
+  // treat in a special way, stay whole, and so does a line end with the /
+  // behind it, which GPT-4o's takes along. Then any line end.
   const size_t lowest = limit / 2;
   for (size_t cut = limit; cut > lowest; --cut) {
     if (text[cut - 1] == '\n' && !is_space(text[cut - 2]) &&

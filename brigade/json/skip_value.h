@@ -1,7 +1,7 @@
 // Passes over JSON values by their grammar alone, where their meaning does not
 // matter: numbers beyond the range of a double, halves of surrogate pairs and
-// nesting of any depth are JSON too. NaN, Infinity and -Infinity, which Python's
-// json module writes, are values.
+// nesting of any depth are JSON too. NaN, Infinity and -Infinity, which
+// Python's json module writes, are values.
 //
 // PURE.
 #pragma once

@@ -68,8 +68,8 @@ void HuggingFaceTokenizer::read(
     model.fail("the vocabulary is empty");
 }
 
-// Where several tokens of `listed`, or of the other lists, have one content, the
-// first keeps the id, the last the flags.
+// Where several tokens of `listed`, or of the other lists, have one content,
+// the first keeps the id, the last the flags.
 void HuggingFaceTokenizer::add_tokens_beside(
     const TokensBeside& beside,
     RegexScratch& scratch) {

@@ -61,8 +61,8 @@ class StepWatchdog {
   // Nothing is timed until the next begin_step().
   void end_steps();
 
-  // Writes the recording of a failure. A disk that refuses it, or does not answer within a
-  // second, is no error: another one is being reported.
+  // Writes the recording of a failure. A disk that refuses it, or does not
+  // answer within a second, is no error: another one is being reported.
   void write_recording(const std::string& reason) noexcept;
 
  private:
