@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
-#include <unordered_set>
+#include <unordered_map>
 #include <utility>
 
 #include "brigade/base/error.h"
@@ -29,20 +29,31 @@ struct LowRankWeight : torch::nn::Module {
 };
 
 struct NamedLinear {
-  std::string name;
+  std::vector<std::string> names;  // of the places where it is registered
   std::shared_ptr<torch::nn::LinearImpl> linear;
 };
 
-// Each once, under the first of its names.
+bool is_target_of(const NamedLinear& each, const std::string& target) {
+  return std::any_of(
+      each.names.begin(), each.names.end(), [&](const std::string& name) {
+        return is_target(target, name);
+      });
+}
+
+// Each once, with all of its names.
 std::vector<NamedLinear> linears_of(const torch::nn::Module& module) {
   std::vector<NamedLinear> linears;
-  std::unordered_set<const void*> seen;
+  std::unordered_map<const void*, size_t> index;
   for (const auto& item : module.named_modules(
            /*name_prefix=*/"", /*include_self=*/false)) {
     auto linear =
         std::dynamic_pointer_cast<torch::nn::LinearImpl>(item.value());
-    if (linear != nullptr && seen.insert(linear.get()).second)
-      linears.push_back({item.key(), std::move(linear)});
+    if (linear == nullptr)
+      continue;
+    const auto [at, is_new] = index.emplace(linear.get(), linears.size());
+    if (is_new)
+      linears.push_back({.names = {}, .linear = std::move(linear)});
+    linears[at->second].names.push_back(item.key());
   }
   return linears;
 }
@@ -75,14 +86,14 @@ void check(
         "of linears' names, or \"all-linear\"");
   std::vector<std::string> names;
   for (const NamedLinear& each : linears) {
-    names.push_back(each.name);
+    names.insert(names.end(), each.names.begin(), each.names.end());
     if (each.linear->named_children().contains("lora_A"))
       problems.push_back(
-          fmt::format("[lora] '{}' has an adapter already", each.name));
+          fmt::format("[lora] '{}' has an adapter already", each.names[0]));
   }
   for (const std::string& target : options.targets) {
-    if (std::none_of(names.begin(), names.end(), [&](const auto& name) {
-          return is_target(target, name);
+    if (std::none_of(linears.begin(), linears.end(), [&](const auto& each) {
+          return is_target_of(each, target);
         }))
       problems.push_back(fmt::format(
           "[lora] target '{}' is the end of no linear's name; there are: {}",
@@ -125,7 +136,7 @@ std::vector<Tensor> Lora::parameters() const {
 
 Lora lora_of(const torch::nn::Module& module) {
   Lora lora;
-  for (const auto& [name, linear] : linears_of(module)) {
+  for (const auto& [names, linear] : linears_of(module)) {
     const LowRankWeight* a = find_part(*linear, "lora_A");
     const LowRankWeight* b = find_part(*linear, "lora_B");
     if (a == nullptr || b == nullptr)
@@ -150,7 +161,7 @@ Lora add_lora(torch::nn::Module& module, const AdapterOptions& options) {
             options.targets.begin(),
             options.targets.end(),
             [&](const std::string& target) {
-              return is_target(target, each.name);
+              return is_target_of(each, target);
             }))
       continue;
     const Tensor weight = linear->weight;

@@ -15,16 +15,18 @@
 // parameter under its name.
 //
 // libtorch's linears have no hook before forward: apply() replaces the weight
-// that forward reads by W + scale * B A. Until backward has ended that takes
-// the memory of the weight once more, and its gradient as much; only B and A
-// keep their gradients. Brigade's own models do without both (ops/low_rank.h).
+// that forward reads by W + scale * B A. Until the next forward that takes the
+// memory of the weight once more, and in backward its gradient as much; only B
+// and A keep their gradients. Brigade's own models do without both
+// (ops/low_rank.h).
 //
 // DataParallel::forward() calls apply() itself, once the weights that it reads
 // are there: gathered (GatherMode::kOverlapForward, Sharding::kParameters) or,
-// with mixed precision, 16-bit copies. With kParameters each rank then has all
-// adapted weights until backward has ended. For a forward of the module itself,
-// and for merge(), a sharded module's weights are whole while a FullWeights
-// lives.
+// with mixed precision, 16-bit copies. Each of its forwards makes the adapted
+// weights anew, also in evaluation; merge() or the module's own forward avoids
+// that. With kParameters each rank then has all adapted weights until the next
+// forward. For a forward of the module itself, and for merge(), a sharded
+// module's weights are whole while a FullWeights lives.
 //
 // Called by the thread that runs forward.
 #pragma once
@@ -44,8 +46,10 @@ namespace brigade {
 class Lora {
  public:
   // Called before each forward that a backward follows, which frees the graph
-  // of the weights, and before others once A or B have changed. If gradients
-  // are switched off, the weights are computed without a graph.
+  // of the weights, and before others once A or B have changed. With mixed
+  // precision also before a forward of the module itself: DataParallel's leaves
+  // 16-bit weights. If gradients are switched off, the weights are computed
+  // without a graph.
   void apply() const;
   // Merges the adapters into the weights permanently: into the parameter and
   // the tensor that forward reads. A and B stay parameters, with B zero and
@@ -70,7 +74,8 @@ class Lora {
 // torch's generator: A uniform in (-1/sqrt(in), 1/sqrt(in)), B zero, magnitudes
 // the norms of the weight's rows (use_dora), all of the weight's dtype. Targets
 // name linears as in a run's config; "all-linear" means all of them. A linear
-// that is registered in several places has one adapter, under its first name.
+// that is registered in several places is a target by any of its names, and has
+// one adapter, under the first.
 // Throws ConfigError for a rank below 1, dropout, no targets, a target that is
 // no linear's, and a module that has adapters already.
 Lora add_lora(torch::nn::Module& module, const AdapterOptions& options);

@@ -268,13 +268,15 @@ TEST(Lora, TrainsUnderDataParallelAsInOneProcess) {
 }
 
 TEST(Lora, ALinearInTwoPlacesHasOneAdapter) {
-  const torch::nn::Linear linear(3, 3);
-  torch::nn::Module net;
-  net.register_module("first", linear);
-  net.register_module("second", linear);
-  const Lora lora = add_lora(net, {.rank = 1, .targets = {"all-linear"}});
-  EXPECT_EQ(lora.parameters().size(), 2U);
-  EXPECT_THAT(trained_of(net), ::testing::Contains("first.lora_A.weight"));
+  for (const char* target : {"all-linear", "first", "second"}) {
+    const torch::nn::Linear linear(3, 3);
+    torch::nn::Module net;
+    net.register_module("first", linear);
+    net.register_module("second", linear);
+    const Lora lora = add_lora(net, {.rank = 1, .targets = {target}});
+    EXPECT_EQ(lora.parameters().size(), 2U) << target;
+    EXPECT_THAT(trained_of(net), ::testing::Contains("first.lora_A.weight"));
+  }
 }
 
 TEST(Lora, WrongOptionsAreNamed) {
