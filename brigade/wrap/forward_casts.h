@@ -4,10 +4,12 @@
 #pragma once
 
 #include <ATen/core/ivalue.h>
+#include <ATen/core/jit_type_base.h>
 #include <torch/types.h>
 
 #include <array>
 #include <optional>
+#include <set>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -59,6 +61,8 @@ struct TensorVisitor<c10::IValue> {
         TensorVisitor<c10::IValue>::visit(element, visit);
       value = c10::ivalue::Tuple::create(std::move(elements));
     } else if (value.isList()) {
+      if (holds_no_tensors(value.toList().elementType()->kind()))
+        return;
       const auto list = value.toList().copy();
       for (size_t i = 0; i < list.size(); ++i) {
         c10::IValue element = list.get(i);
@@ -75,15 +79,28 @@ struct TensorVisitor<c10::IValue> {
       }
       value = dict;
     } else if (value.isObject()) {
-      for (c10::IValue slot : value.toObject()->slots())
-        TensorVisitor<c10::IValue>::visit(slot, refuse);
+      check_object(value);
     }
   }
-  static void refuse(torch::Tensor& /*of an object*/) {
-    throw UsageError(
-        "[data_parallel] forward() takes or returns a TorchScript object with "
-        "tensors, whose dtype mixed precision cannot change; use tensors, or "
-        "tuples, lists and dicts of them");
+  static bool holds_no_tensors(c10::TypeKind element) {
+    return element == c10::TypeKind::IntType ||
+           element == c10::TypeKind::FloatType ||
+           element == c10::TypeKind::BoolType ||
+           element == c10::TypeKind::StringType;
+  }
+  // Throws UsageError if the object, or what it refers to, has a tensor that
+  // would have to be cast.
+  static void check_object(const c10::IValue& object) {
+    std::set<const void*> seen;  // objects may refer to each other
+    object.visit([&](const c10::IValue& each) {
+      if (each.isTensor() && each.toTensor().defined() &&
+          each.toTensor().is_floating_point())
+        throw UsageError(
+            "[data_parallel] forward() takes or returns a TorchScript object "
+            "with floating-point tensors, whose dtype mixed precision cannot "
+            "change; use tensors, or tuples, lists and dicts of them");
+      return each.isObject() && !seen.insert(each.toObject().get()).second;
+    });
   }
 };
 
@@ -141,7 +158,7 @@ struct TensorVisitor<std::pair<A, B>> {
 
 // Calls visit(Tensor&), which may replace the tensor, with each tensor of a
 // value. Returns false if the value's type may hold tensors that it cannot see;
-// throws UsageError for a TorchScript object that has some.
+// throws UsageError for a TorchScript object with floating-point ones.
 template <typename T, typename Visit>
 bool visit_tensors(T& value, const Visit& visit) {
   detail::TensorVisitor<T>::visit(value, visit);

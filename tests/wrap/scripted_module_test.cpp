@@ -4,10 +4,13 @@
 #include <torch/optim/adam.h>
 #include <torch/script.h>
 
+#include <cstdint>
 #include <sstream>
+#include <string>
 
 #include "brigade/base/error.h"
 #include "brigade/wrap/data_parallel.h"
+#include "brigade/wrap/forward_casts.h"
 #include "tests/data_parallel/pseudo_random.h"
 #include "tests/support/program.h"
 #include "tests/support/ranks_as_threads.h"
@@ -167,7 +170,29 @@ TEST(ScriptedModule, MixedPrecisionRefusesAnObjectThatHasTensors) {
   EXPECT_THAT(
       [&] { model.forward({scripted_net(0)._ivalue()}); },
       ThrowsMessage<UsageError>(
-          HasSubstr("takes or returns a TorchScript object with tensors")));
+          HasSubstr("takes or returns a TorchScript object with floating")));
+}
+
+TEST(ScriptedModule, MixedPrecisionPassesOnWhatItNeedNotCast) {
+  torch::jit::Module counts("Counts");
+  counts.register_buffer("calls", torch::ones({1}, torch::kLong));
+  counts.register_attribute("none", c10::TensorType::get(), torch::Tensor());
+  counts.register_attribute("itself", c10::AnyType::get(), counts._ivalue());
+  const auto visited = [](c10::IValue value) {
+    EXPECT_TRUE(visit_tensors(value, [](const torch::Tensor&) {}));
+    return value;
+  };
+  EXPECT_TRUE(visited(counts._ivalue()).is(counts._ivalue()));
+  counts.register_buffer("mean", torch::ones({1}));
+  EXPECT_THROW(visited(counts._ivalue()), UsageError);
+  counts.setattr("itself", c10::IValue());  // else it would live for ever
+
+  for (const c10::IValue& list :
+       {c10::IValue(c10::List<int64_t>({1})),
+        c10::IValue(c10::List<double>({1.0})),
+        c10::IValue(c10::List<bool>({true})),
+        c10::IValue(c10::List<std::string>({"a"}))})
+    EXPECT_TRUE(visited(list).is(list));
 }
 
 // What Python has: a module, saved before and after it was trained there on
