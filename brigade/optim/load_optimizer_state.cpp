@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <set>
@@ -48,9 +49,10 @@ void check_is_of(const GradSync& sync, const OptimizerState& state) {
   }
 }
 
-// Throws unless each parameter that the optimizer steps, and keeps states of,
-// has some in a state that has any: steps are counted for all, so that zeros in
-// their place would be taken for the moments of that many steps.
+// Throws unless each parameter that the optimizer steps, and keeps states of
+// beside its master, has some in a state that has any: steps are counted for
+// all, so that zeros in their place would be taken for the moments of that many
+// steps.
 void check_has_all_of(
     const GradSync& sync,
     const std::vector<int64_t>& steps,
@@ -58,8 +60,11 @@ void check_has_all_of(
   std::vector<std::string> missing;
   for (size_t i = 0; i < steps.size(); ++i) {
     const Param& param = sync.params()[i];
-    if (steps[i] >= 0 && !param.states.empty() &&
-        !state.of_param.contains(param.name))
+    const bool keeps_some = std::any_of(
+        param.states.begin(), param.states.end(), [](const State& kept) {
+          return kept.name != kMasterLow;
+        });
+    if (steps[i] >= 0 && keeps_some && !state.of_param.contains(param.name))
       missing.push_back(param.name);
   }
   if (missing.empty() || state.of_param.empty())

@@ -100,6 +100,19 @@ TEST(OptimizerState, NamesTheParametersThatBrigadesOptimizersWouldLack) {
   });
 }
 
+// The low half of a master is no moment.
+TEST(OptimizerState, OfSgdWithoutMomentumMayLackParameters) {
+  auto net = make_refused_net();
+  net->to(torch::kBFloat16);
+  DataParallel<torch::nn::Sequential> model(
+      net, make_world_of_one(), {.handover = GradHandover::kMainGrad});
+  Sgd sgd = make_sgd(model.sync(), {{.params = net->parameters()}});
+  OptimizerState state;
+  state.of_param["0.weight"] = {{"step", torch::tensor(int64_t{5})}};
+  load_optimizer_state(model.sync(), sgd, state);
+  EXPECT_EQ(sgd.steps(), 5);
+}
+
 TEST(OptimizerState, RefusesAnOptimizerWithoutStatesOnRanksOfPaddingToo) {
   run_ranks(2, [](const CommunicatorPtr& world) {
     DataParallel<torch::nn::Linear> model(
