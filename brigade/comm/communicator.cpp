@@ -1,6 +1,7 @@
 #include "brigade/comm/communicator.h"
 
 #include <fmt/format.h>
+#include <fmt/ostream.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -50,8 +51,27 @@ void check_dense(
       tensor.layout() == torch::kStrided,
       "{} of a {} tensor in group '{}': it takes dense ones; call to_dense()",
       to_string(op),
-      c10::str(tensor.layout()),
+      fmt::streamed(tensor.layout()),
       group);
+}
+
+// Checks the operands of a collective from one tensor to another; `fits` says
+// whether one has as many elements as the other asks for.
+void check_operands(
+    Collective op,
+    const torch::Tensor& output,
+    const torch::Tensor& input,
+    bool fits,
+    const Communicator& group) {
+  check_dense(op, output, group.name());
+  check_dense(op, input, group.name());
+  check_call(
+      fits && input.scalar_type() == output.scalar_type(),
+      "{} from {} to {} elements over {} ranks, or of unlike dtypes",
+      to_string(op),
+      input.numel(),
+      output.numel(),
+      group.size());
 }
 
 }  // namespace
@@ -136,9 +156,9 @@ CollectiveRecord Communicator::record_of(
       tensor.device().is_cpu() || tensor.device() == options_.device,
       "{} of a tensor on {} in group '{}', which was made for tensors on {}",
       to_string(op),
-      tensor.device().str(),
+      fmt::streamed(tensor.device()),
       name(),
-      options_.device.str());
+      fmt::streamed(options_.device));
   CollectiveRecord record;
   record.op = op;
   record.peer = peer;
@@ -295,15 +315,12 @@ WorkPtr Communicator::do_all_reduce_rows(
 WorkPtr Communicator::reduce_scatter(
     torch::Tensor output,
     torch::Tensor input) {
-  check_dense(Collective::kReduceScatter, output, name());
-  check_call(
-      input.numel() == output.numel() * size_ &&
-          input.scalar_type() == output.scalar_type(),
-      "reduce_scatter from {} to {} elements over {} ranks, or of unlike "
-      "dtypes",
-      input.numel(),
-      output.numel(),
-      size_);
+  check_operands(
+      Collective::kReduceScatter,
+      output,
+      input,
+      input.numel() == output.numel() * size_,
+      *this);
   const auto record = begin(Collective::kReduceScatter, input, -1);
   return launched(record, [&] {
     return do_reduce_scatter(
@@ -312,14 +329,12 @@ WorkPtr Communicator::reduce_scatter(
 }
 
 WorkPtr Communicator::all_gather(torch::Tensor output, torch::Tensor input) {
-  check_dense(Collective::kAllGather, input, name());
-  check_call(
-      output.numel() == input.numel() * size_ &&
-          input.scalar_type() == output.scalar_type(),
-      "all_gather from {} to {} elements over {} ranks, or of unlike dtypes",
-      input.numel(),
-      output.numel(),
-      size_);
+  check_operands(
+      Collective::kAllGather,
+      output,
+      input,
+      output.numel() == input.numel() * size_,
+      *this);
   const auto record = begin(Collective::kAllGather, output, -1);
   return launched(record, [&] {
     return do_all_gather(outside_graph(output), outside_graph(input), record);
@@ -334,14 +349,12 @@ WorkPtr Communicator::broadcast(torch::Tensor tensor, int root) {
 }
 
 WorkPtr Communicator::all_to_all(torch::Tensor output, torch::Tensor input) {
-  check_dense(Collective::kAllToAll, output, name());
-  check_call(
-      output.numel() == input.numel() && input.numel() % size_ == 0 &&
-          input.scalar_type() == output.scalar_type(),
-      "all_to_all from {} to {} elements over {} ranks, or of unlike dtypes",
-      input.numel(),
-      output.numel(),
-      size_);
+  check_operands(
+      Collective::kAllToAll,
+      output,
+      input,
+      output.numel() == input.numel() && input.numel() % size_ == 0,
+      *this);
   const auto record = begin(Collective::kAllToAll, input, -1);
   return launched(record, [&] {
     return do_all_to_all(
@@ -366,13 +379,13 @@ WorkPtr Communicator::all_to_all_single(
                 rows.begin(), rows.end(), [](int64_t n) { return n >= 0; }) &&
             std::accumulate(rows.begin(), rows.end(), int64_t{0}) ==
                 tensor.size(0),
-        "all_to_all_single in group '{}' of {} ranks: {} {} must be one number "
-        "of rows per rank, not negative, that add up to the rows of a "
+        "all_to_all_single in group '{}' of {} ranks: {} splits {} must be one "
+        "number of rows per rank, not negative, that add up to the rows of a "
         "contiguous tensor, which has {}",
         name(),
         size_,
         side,
-        fmt::format("splits [{}]", fmt::join(rows, ", ")),
+        rows,
         tensor.dim() == 0 ? 0 : tensor.size(0));
   };
   check_side("output", output, splits.output);

@@ -68,6 +68,11 @@ TEST(Communicator, AMessageToItselfOrToNobodyIsNamed) {
         },
         is_refused);
     EXPECT_THAT(
+        [&] {
+          world->exchange({tensor, self, tensor, 1 - self, 0});
+        },
+        is_refused);
+    EXPECT_THAT(
         [&] { world->broadcast(tensor, -1); },
         ThrowsMessage<UsageError>(
             HasSubstr("broadcast with rank -1 in group 'world' of 2 ranks")));
@@ -103,10 +108,13 @@ TEST(Communicator, AnUndefinedAndASparseTensorAreNamed) {
       [&](const auto& each) { world->all_reduce_rows(each); },
       [&](const auto& each) { world->reduce_scatter(each, each); },
       [&](const auto& each) { world->reduce_scatter(each, dense); },
+      [&](const auto& each) { world->reduce_scatter(dense, each); },
       [&](const auto& each) { world->all_gather(each, each); },
       [&](const auto& each) { world->all_gather(dense, each); },
+      [&](const auto& each) { world->all_gather(each, dense); },
       [&](const auto& each) { world->broadcast(each, 0); },
-      [&](const auto& each) { world->all_to_all(each, each); },
+      [&](const auto& each) { world->all_to_all(each, dense); },
+      [&](const auto& each) { world->all_to_all(dense, each); },
       [&](const auto& each) {
         world->all_to_all_single(each, dense, {{2}, {2}});
       },
