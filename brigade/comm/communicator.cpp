@@ -429,8 +429,11 @@ WorkPtr Communicator::exchange(const MessagePair& pair) {
   MessagePair outside = pair;
   outside.sent = outside_graph(pair.sent);
   outside.received = outside_graph(pair.received);
-  const auto recv = begin(Collective::kRecv, pair.received, pair.source);
-  const auto send = begin(Collective::kSend, pair.sent, pair.destination);
+  // Both are checked before either is under way.
+  auto recv = record_of(Collective::kRecv, pair.received, pair.source);
+  auto send = record_of(Collective::kSend, pair.sent, pair.destination);
+  recv = begin(recv);
+  send = begin(send);
   const auto work =
       launched(send, [&] { return do_exchange(outside, send, recv); });
   return launched(recv, [&] { return work; });

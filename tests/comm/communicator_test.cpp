@@ -79,6 +79,7 @@ TEST(Communicator, AMessageToItselfOrToNobodyIsNamed) {
     EXPECT_THAT(
         [&] { world->send(tensor, -1); },
         ThrowsMessage<UsageError>(HasSubstr("send with rank -1")));
+    EXPECT_EQ(world->launches(), 0);
     world->barrier();
   });
 }
