@@ -331,7 +331,7 @@ void AdapterFolder::check_magnitudes(
 torch::Tensor AdapterFolder::read_whole(const std::string& name) const {
   const StoredAdapterPart& part = parts_.at(name);
   torch::Tensor values = read_part(part);
-  check_finite(values, part.tensor->name, file_.path());
+  check_finite(values, part.tensor->name, [&] { return file_.path(); });
   if (part.rank == 0)
     return values;
   const bool is_b = name.ends_with(kLoraB);

@@ -54,8 +54,9 @@ void FolderWeights::read(const State& part) const {
   if (all.dim() > part.tensor.dim())
     all = all.flatten(0, 1);  // experts
   const torch::Tensor whole = take_slice(all, slice);
-  check_finite(
-      take_slice(whole, part.slice), stored->name, file_of(folder_, *stored));
+  check_finite(take_slice(whole, part.slice), stored->name, [&] {
+    return file_of(folder_, *stored);
+  });
   part.tensor.copy_(take_shard(whole, part.slice, part.tensor.sizes()));
   release_pages(stored->data);
 }

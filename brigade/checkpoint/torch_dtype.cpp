@@ -52,7 +52,7 @@ torch::Tensor as_codes(const SafetensorsTensor& stored) {
 void check_finite(
     const torch::Tensor& values,
     std::string_view tensor,
-    const std::filesystem::path& file) {
+    const std::function<std::filesystem::path()>& find_file) {
   const torch::Tensor is_finite = values.isfinite();
   if (is_finite.all().item<bool>())
     return;
@@ -60,7 +60,7 @@ void check_finite(
       "[checkpoint] tensor '{}' in '{}' has {} values that are not finite; the "
       "file is damaged, or of a training that diverged",
       tensor,
-      file.string(),
+      find_file().string(),
       is_finite.logical_not().sum().item<int64_t>()));
 }
 

@@ -4,6 +4,7 @@
 #include <torch/types.h>
 
 #include <filesystem>
+#include <functional>
 #include <string_view>
 
 #include "brigade/safetensors/dtype.h"
@@ -28,6 +29,6 @@ torch::Tensor as_codes(const SafetensorsTensor& stored);
 void check_finite(
     const torch::Tensor& values,
     std::string_view tensor,
-    const std::filesystem::path& file);
+    const std::function<std::filesystem::path()>& find_file);
 
 }  // namespace brigade
