@@ -101,11 +101,12 @@ std::set<std::string> float32_names(const std::vector<ParameterRow>& rows) {
   return names;
 }
 
-json read_json(const fs::path& file) {
+json read_object(const fs::path& file) {
   const std::string text = read_text_file(file);
-  return JsonDocument(text, {.module = "export", .file = file.string()})
-      .root()
-      .value();
+  const JsonDocument document(
+      text, {.module = "export", .file = file.string()});
+  document.root().require_object();
+  return document.root().value();
 }
 
 ExportedModel write_folder(
@@ -127,8 +128,10 @@ ExportedModel write_folder(
   request.texts = options.more_files;
   const fs::path generation_file = model.directory / kGenerationConfig;
   const bool has_generation = fs::exists(generation_file);
-  json generation = has_generation ? read_json(generation_file)
-                                   : generation_config(request.config);
+  json generation;
+  if (model.was_trained)
+    generation = has_generation ? read_object(generation_file)
+                                : generation_config(request.config);
   const auto put = [&](const char* key, const std::optional<int64_t>& id) {
     if (id && (!request.config.contains(key) || request.config[key].is_null()))
       request.config[key] = *id;
@@ -176,8 +179,9 @@ ExportedModel write_folder(
 // no folder of this machine's cache, but the id, which others know.
 std::string base_model_of(const CheckpointManifest& manifest) {
   const fs::path folder = manifest.base_model;
-  const std::string id =
-      manifest.config.value("/model/name"_json_pointer, std::string());
+  std::string id;
+  if (manifest.config.is_object())
+    id = manifest.config.value("/model/name"_json_pointer, id);
   std::string cached = "models--" + id;
   if (const size_t slash = cached.find('/'); slash != std::string::npos)
     cached.replace(slash, 1, "--");
@@ -198,7 +202,7 @@ ModelToExport model_in_folder(
     const std::string& wanted_dtype,
     const std::optional<MergedAdapter>& adapter) {
   const fs::path file = path / "config.json";
-  const json source = read_json(file);
+  const json source = read_object(file);
   const DecoderConfig config =
       require_decoder_config(source, file.string() + ": ", "export");
   const std::string dtype =

@@ -227,7 +227,12 @@ TEST_F(ExportFolder, ARunsModelEndsTextsAsItsTokenizerDoes) {
       {{"eos_token_id", {2, 7}}, {"bos_token_id", 1}},
       {2, 7},
       {{"eos_token_id", {2, 7}}, {"bos_token_id", 1}});
+  EXPECT_THAT(
+      [&] { check(2, json::array({1}), nullptr, nullptr); },
+      ThrowsMessage<DataError>(AllOf(
+          HasSubstr(kGenerationConfig), HasSubstr("expected an object"))));
   // A folder's stay as they are.
+  write_text_file(source_ / kGenerationConfig, "[1]");
   write_tensors(source_ / kSafetensorsFile, weights_);
   json config = config_;
   config["eos_token_id"] = 2;
@@ -237,6 +242,7 @@ TEST_F(ExportFolder, ARunsModelEndsTextsAsItsTokenizerDoes) {
       json::parse(
           read_text_file(folder_ / "same" / "config.json"))["eos_token_id"],
       2);
+  EXPECT_EQ(read_text_file(folder_ / "same" / kGenerationConfig), "[1]");
 }
 
 // The snapshot's folder is of this machine alone.
