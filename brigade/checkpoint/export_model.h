@@ -12,6 +12,7 @@
 #include <string>
 
 #include "brigade/checkpoint/checkpoint.h"
+#include "brigade/checkpoint/hugging_face_export.h"
 #include "brigade/checkpoint/stored_values.h"
 #include "brigade/model_spec/upcycle.h"
 #include "brigade/options/expert_tensors.h"
@@ -26,8 +27,6 @@ struct ExportedModel {
   bool has_tokenizer = false;
   bool is_adapter = false;  // `parameters` are its alone
 };
-
-inline constexpr uint64_t kDefaultShardBytes = 5'000'000'000;
 
 struct ExportOptions {
   uint64_t max_shard_bytes = kDefaultShardBytes;

@@ -19,6 +19,8 @@
 
 namespace brigade {
 
+inline constexpr uint64_t kDefaultShardBytes = 5'000'000'000;
+
 struct HuggingFaceExport {
   std::filesystem::path out;          // must not exist, or be an empty folder
   nlohmann::json config;              // config.json, to_hugging_face_json()
@@ -35,7 +37,7 @@ struct HuggingFaceExport {
   std::map<std::string, std::string> texts;
   // Above this, the weights are written as several files and an index, as
   // save_pretrained() does.
-  uint64_t max_shard_bytes = 5'000'000'000;
+  uint64_t max_shard_bytes = kDefaultShardBytes;
 };
 
 // The generation_config.json of a model without one: what generate() of
