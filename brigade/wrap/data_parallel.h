@@ -319,7 +319,8 @@ class DataParallel {
     bucketed("step_after_backward()").set_bucket_step(nullptr);
   }
 
-  // Drops the step's gradients: .grad() becomes none, with kMainGrad zero.
+  // Drops the step's gradients of synchronised parameters: .grad() becomes
+  // none, with kMainGrad zero.
   // After an exception in backward, call it before anything else.
   void reset() {
     if (wrapped_.copies)

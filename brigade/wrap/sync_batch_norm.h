@@ -51,10 +51,11 @@ class SyncBatchNormImpl : public torch::nn::Cloneable<SyncBatchNormImpl>,
       CommunicatorPtr communicator,
       const torch::nn::BatchNormOptions& options);
 
-  // x: [N, C] or [N, C, ...]; ranks may differ in N. Collective in training: one
-  // all-reduce of 2 C + 1 doubles, and one of 2 C in backward. In eval() without
-  // running statistics each rank takes those of its own batch. Throws UsageError
-  // for another shape, or when all ranks together have one value per channel.
+  // x: [N, C] or [N, C, ...]; ranks may differ in N. Collective in training:
+  // one all-reduce of 2 C + 1 doubles, and one of 2 C in backward. In eval()
+  // without running statistics each rank takes those of its own batch. Throws
+  // UsageError for another shape, or when all ranks together have one value per
+  // channel.
   torch::Tensor forward(const torch::Tensor& x);
 
   // Replaces its tensors by new ones. clone() calls it, and copies values; the
