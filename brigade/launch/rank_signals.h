@@ -18,8 +18,9 @@ namespace brigade {
 // program that still loads its libraries. Holds across exec.
 void hold_save_requests();
 
-// One at a time in a process. Lets a USR1 in that hold_save_requests() held. A signal that was ignored before (nohup) stays
-// ignored; the destructor puts all back but QUIT, which does nothing any more.
+// One at a time in a process. Lets a USR1 in that hold_save_requests() held. A
+// signal that was ignored before (nohup) stays ignored; the destructor puts all
+// back but QUIT, which does nothing any more.
 class RankSignals {
  public:
   RankSignals();
