@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "brigade/base/error.h"
@@ -63,24 +64,29 @@ TokenLoss Evaluation::loss_of_windows(const TokenDataset& data) {
 }
 
 TokenLoss Evaluation::loss_of_documents(const TokenDataset& data) {
+  const std::string advice =
+      arguments_.by_document
+          ? "leave --by-document out and evaluate windows with --seq-length"
+          : "evaluate windows with --seq-length";
   if (arguments_.gives_rows)
     throw ConfigError(fmt::format(
         "--batch {}: the documents of '{}' are evaluated whole, one by one; "
-        "leave it out, or evaluate windows with --seq-length",
+        "leave it out, or {}",
         arguments_.rows,
-        arguments_.dataset));
-  const std::vector<ScoredWindow> documents = documents_of(
+        arguments_.dataset,
+        advice));
+  const DatasetDocuments documents = documents_of(
       data,
       /*least=*/0,
-      "prepare conversations with --max-tokens, or evaluate windows with "
-      "--seq-length");
-  const std::vector<double> nats = nats_of(arguments_.dataset, documents);
-  TokenLoss loss;
+      arguments_.by_document
+          ? advice
+          : "prepare conversations with --max-tokens, or " + advice);
+  const std::vector<double> nats =
+      nats_of(arguments_.dataset, documents.windows);
+  TokenLoss loss{.nats = 0, .tokens = documents.counting_tokens};
   for (size_t d = 0; d < nats.size(); ++d) {
     check_finite(-nats[d], arguments_.dataset, fmt::format("document {}", d));
     loss.nats += nats[d];
-    const auto& targets = documents[d].targets;
-    loss.tokens += std::ssize(targets) - std::ranges::count(targets, kNoTarget);
   }
   return loss;
 }
@@ -128,15 +134,16 @@ void Evaluation::write_top_k(const TokenDataset& data, int64_t tokens) {
           arguments_.top_k.string()));
 }
 
-std::vector<ScoredWindow> Evaluation::documents_of(
+Evaluation::DatasetDocuments Evaluation::documents_of(
     const TokenDataset& data,
     uint64_t least,
-    const char* advice) const {
+    const std::string& advice) const {
   const DocumentIndex& documents = data.documents();
   const auto last = static_cast<uint64_t>(most_of(data.num_tokens()));
-  std::vector<ScoredWindow> windows(documents.size());
-  for (uint64_t d = 0; d < documents.size(); ++d) {
-    const uint64_t begin = std::min(documents.begin(d), last);
+  DatasetDocuments result;
+  for (uint64_t d = 0; d < documents.size() && documents.begin(d) <= last;
+       ++d) {
+    const uint64_t begin = documents.begin(d);
     const uint64_t size = std::min(documents.begin(d + 1), last) - begin;
     if (size < least || size > static_cast<uint64_t>(positions()) + 1)
       throw DataError(fmt::format(
@@ -147,15 +154,22 @@ std::vector<ScoredWindow> Evaluation::documents_of(
           size,
           positions() + 1,
           advice));
+    ScoredWindow& kept = result.windows.emplace_back();
     if (size < 2)
       continue;
-    ScoredWindow& window = windows[d];
+    // All ranks read it, so that what cannot be read ends them all.
+    ScoredWindow window;
     window.tokens.resize(size);
     data.read(begin, window.tokens);
     window.targets.resize(size - 1);
     data.read_targets(begin + 1, window.targets);
+    const int64_t counting = std::ssize(window.targets) -
+                             std::ranges::count(window.targets, kNoTarget);
+    result.counting_tokens += counting;
+    if (counting > 0 && scorer_.is_mine(static_cast<int64_t>(d)))
+      kept = std::move(window);
   }
-  return windows;
+  return result;
 }
 
 void Evaluation::refuse_options_of_windows() const {
@@ -182,7 +196,8 @@ void Evaluation::refuse_options_of_windows() const {
 void Evaluation::evaluate_pairs(const TokenDataset& data, uint64_t pairs) {
   refuse_options_of_windows();
   const std::vector<ScoredWindow> windows =
-      documents_of(data, /*least=*/2, "prepare the pairs with --max-tokens");
+      documents_of(data, /*least=*/2, "prepare the pairs with --max-tokens")
+          .windows;
   std::vector<double> log_probs = nats_of(arguments_.dataset, windows);
   double chosen = 0;
   double rejected = 0;

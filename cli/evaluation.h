@@ -96,13 +96,19 @@ class Evaluation {
   TokenLoss loss_of_documents(const TokenDataset& data);
   // Writes the likeliest of `tokens` tokens, which the dataset's tokenizer has.
   void write_top_k(const TokenDataset& data, int64_t tokens);
-  // Each document of the dataset as far as --max-tokens reaches, with a loss on
-  // what counts; empty where nothing is predicted. `advice`: what to do where
-  // one has less than `least` tokens, or more than the model can score.
-  std::vector<ScoredWindow> documents_of(
+  // Those of a dataset as far as --max-tokens reaches, with a loss on what
+  // counts.
+  struct DatasetDocuments {
+    // One each; empty where nothing counts or another replica scores it.
+    std::vector<ScoredWindow> windows;
+    int64_t counting_tokens = 0;  // of all replicas
+  };
+  // `advice`: what to do where one has less than `least` tokens, or more than
+  // the model can score.
+  DatasetDocuments documents_of(
       const TokenDataset& data,
       uint64_t least,
-      const char* advice) const;
+      const std::string& advice) const;
   // Answers are evaluated whole, one by one.
   void refuse_options_of_windows() const;
   void evaluate_pairs(const TokenDataset& data, uint64_t pairs);

@@ -99,10 +99,16 @@ class Scorer {
       int64_t most_tokens,
       const std::function<void(int64_t)>& progress);
 
-  // -ln p of the predicted tokens of each window; 0 for one without tokens.
+  // -ln p of the predicted tokens of each window; 0 for one without tokens. A
+  // rank needs the tokens of those windows alone that is_mine() names.
   std::vector<double> nats(
       const std::vector<ScoredWindow>& windows,
       const std::function<void(int64_t)>& progress);
+
+  // Whether this rank's replica computes what is asked of that item.
+  bool is_mine(int64_t item) const {
+    return item % mesh_.dp_cp()->size() == mesh_.dp_cp()->rank();
+  }
 
   // Each rank holds what is said of `rows` windows, 12 bytes for each of k
   // tokens, and all ranks of the world add it up, replica after replica.
@@ -144,9 +150,6 @@ class Scorer {
   int64_t most_of_replica(int64_t items) const {
     const int64_t replicas = mesh_.dp_cp()->size();
     return (items + replicas - 1) / replicas;
-  }
-  bool is_mine(int64_t item) const {
-    return item % mesh_.dp_cp()->size() == mesh_.dp_cp()->rank();
   }
   // One rank of each replica counts.
   bool counts() const {

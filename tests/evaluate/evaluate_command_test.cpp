@@ -337,6 +337,9 @@ TEST_F(EvaluateCommand, ADocumentIsReadWithoutThoseBeforeIt) {
   expect(
       {"--dataset", texts, "--by-document", "--nproc", "2"},
       by_document(texts, 1000));
+  expect(
+      {"--dataset", chat, "--max-tokens", "20", "--nproc", "2"},
+      by_document(chat, 20));
   // Windows on request, in which documents see those before them.
   const json windows = evaluate({"--dataset", chat, "--seq-length", "32"});
   EXPECT_EQ(windows.at("tokens"), by_document(chat, 1000).second);
@@ -351,6 +354,9 @@ TEST_F(EvaluateCommand, ADocumentIsReadWithoutThoseBeforeIt) {
   EXPECT_THAT(
       refusal({"--dataset", chat, "--batch", "2"}),
       HasSubstr("--batch 2: the documents of '" + chat + "' are evaluated"));
+  EXPECT_THAT(
+      refusal({"--dataset", texts, "--by-document", "--batch", "2"}),
+      HasSubstr("leave it out, or leave --by-document out"));
   EXPECT_THAT(
       refusal({"--dataset", chat, "--by-document", "--seq-length", "8"}),
       HasSubstr("excludes"));
@@ -375,6 +381,9 @@ TEST_F(EvaluateCommand, ADocumentIsReadWithoutThoseBeforeIt) {
           HasSubstr("chat': document 1 has "),
           HasSubstr("but the model can score 2 to 33; prepare conversations "
                     "with --max-tokens, or evaluate windows")));
+  EXPECT_THAT(
+      refusal({"--dataset", chat, "--by-document"}),
+      HasSubstr("can score 2 to 33; leave --by-document out"));
 }
 
 TEST_F(EvaluateCommand, TwoResultsOfOneNameAreRefusedBeforeTheWork) {
