@@ -129,18 +129,20 @@ ExportedModel write_folder(
   const fs::path generation_file = model.directory / kGenerationConfig;
   const bool has_generation = fs::exists(generation_file);
   json generation;
-  if (model.was_trained)
+  const bool sets_ids =
+      model.was_trained && (options.bos_token_id || options.eos_token_id);
+  if (sets_ids)
     generation = has_generation ? read_object(generation_file)
                                 : generation_config(request.config);
   const auto put = [&](const char* key, const std::optional<int64_t>& id) {
     if (id && (!request.config.contains(key) || request.config[key].is_null()))
       request.config[key] = *id;
   };
-  if (model.was_trained && align_token_ids(
-                               options.bos_token_id,
-                               options.eos_token_id,
-                               request.config,
-                               generation)) {
+  if (sets_ids && align_token_ids(
+                      options.bos_token_id,
+                      options.eos_token_id,
+                      request.config,
+                      generation)) {
     request.texts[kGenerationConfig] = generation.dump(2) + "\n";
   } else {
     put("bos_token_id", options.bos_token_id);

@@ -231,6 +231,9 @@ TEST_F(ExportFolder, ARunsModelEndsTextsAsItsTokenizerDoes) {
       [&] { check(2, json::array({1}), nullptr, nullptr); },
       ThrowsMessage<DataError>(AllOf(
           HasSubstr(kGenerationConfig), HasSubstr("expected an object"))));
+  // It is not read where no ids are set.
+  export_checkpoint(folder_ / "run", out_);
+  EXPECT_EQ(read_text_file(out_ / kGenerationConfig), "[1]");
   // A folder's stay as they are.
   write_text_file(source_ / kGenerationConfig, "[1]");
   write_tensors(source_ / kSafetensorsFile, weights_);
