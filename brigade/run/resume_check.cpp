@@ -25,9 +25,13 @@ namespace fs = std::filesystem;
 namespace {
 
 // The digest of the folder's only file, as if it had been named; where there
-// are several, one over their names and contents.
+// are several, one over their names and contents. Without the templates in
+// kMoreChatTemplates, which the digests of older checkpoints do not have.
 std::string sha256_of_tokenizer_folder(const fs::path& folder) {
-  const std::vector<FileToCopy> files = find_tokenizer_files(folder);
+  std::vector<FileToCopy> files = find_tokenizer_files(folder);
+  std::erase_if(files, [](const FileToCopy& file) {
+    return file.name.starts_with(kMoreChatTemplates);
+  });
   if (files.size() == 1)
     return sha256_of_file(files.front().source);
   std::string text;
