@@ -16,15 +16,20 @@ std::vector<FileToCopy> find_tokenizer_files(
     const fs::path& path,
     const fs::path& model) {
   std::vector<FileToCopy> files;
+  const auto has = [&](const std::string& name) {
+    return std::ranges::find(files, name, &FileToCopy::name) != files.end();
+  };
   const auto add = [&](const fs::path& source, const std::string& name) {
-    const bool is_there =
-        std::ranges::find(files, name, &FileToCopy::name) != files.end();
-    if (!is_there && fs::is_regular_file(source))
+    if (!has(name) && fs::is_regular_file(source))
       files.push_back({source, name});
   };
   const auto add_descriptions = [&](const fs::path& folder) {
+    // A template from elsewhere is in place of all of this folder's.
+    const bool has_template = has("chat_template.jinja");
     for (const char* name : kTokenizerDescriptions)
       add(folder / name, name);
+    if (has_template)
+      return;
     for (const fs::path& file : more_chat_templates(folder))
       add(file, kMoreChatTemplates / file.filename());
   };

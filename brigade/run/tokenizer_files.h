@@ -17,7 +17,8 @@ struct FileToCopy {
 // tokenizer.json and FILE.model as tokenizer.model, with what describes it
 // (tokenizer_config.json, special_tokens_map.json, ...) where it lies beside a
 // file of such a name. `model`: a folder whose tokenizer, if it is the same,
-// gives the descriptions that are missing; may be empty.
+// gives the descriptions that are missing, but no further chat templates beside
+// a chat_template.jinja from elsewhere; may be empty.
 // Throws DataError when there is nothing of the kind.
 std::vector<FileToCopy> find_tokenizer_files(
     const std::filesystem::path& path,

@@ -1,9 +1,11 @@
 #include "brigade/run/tokenizer_files.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "brigade/config/train_config.h"
 #include "brigade/data/training_data.h"
@@ -14,6 +16,8 @@
 namespace brigade {
 namespace {
 
+using ::testing::ElementsAre;
+
 // A folder with a tokenizer and, in a sub-folder, a chat template.
 std::filesystem::path add_tokenizer(
     const TemporaryFolder& folder,
@@ -23,6 +27,34 @@ std::filesystem::path add_tokenizer(
   write_text_file(folder / name / "tokenizer.json", "{}");
   write_text_file(more / "tools.jinja", "T");
   return folder / name;
+}
+
+std::vector<std::string> names_of(const std::vector<FileToCopy>& files) {
+  std::vector<std::string> names;
+  for (const FileToCopy& file : files)
+    names.push_back(file.name);
+  return names;
+}
+
+TEST(TokenizerFiles, ATemplateOfItsOwnIsInPlaceOfAllOfTheModel) {
+  const TemporaryFolder folder;
+  const auto model = add_tokenizer(folder, "model");
+  const auto own = folder / "own";
+  std::filesystem::create_directory(own);
+  write_text_file(own / "tokenizer.json", "{}");
+  const std::string more = "additional_chat_templates/tools.jinja";
+  EXPECT_THAT(
+      names_of(find_tokenizer_files(own, model)),
+      ElementsAre("tokenizer.json", more));
+  write_text_file(own / "chat_template.jinja", "own");
+  EXPECT_THAT(
+      names_of(find_tokenizer_files(own, model)),
+      ElementsAre("tokenizer.json", "chat_template.jinja"));
+  // Those of one folder belong together.
+  write_text_file(model / "chat_template.jinja", "D");
+  EXPECT_THAT(
+      names_of(find_tokenizer_files(model)),
+      ElementsAre("tokenizer.json", "chat_template.jinja", more));
 }
 
 // Checkpoints of before they were copied have none of them in the digest.
