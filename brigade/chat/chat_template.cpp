@@ -13,6 +13,7 @@
 #include "brigade/chat/parser.h"
 #include "brigade/chat/value.h"
 #include "brigade/files/file.h"
+#include "brigade/files/tokenizer_names.h"
 #include "brigade/tokenizer/tokenizer.h"
 
 namespace brigade {
@@ -102,13 +103,8 @@ FoundTemplates find_templates(const fs::path& folder) {
   };
   if (fs::is_regular_file(folder / "chat_template.jinja"))
     add_file(kDefault, folder / "chat_template.jinja");
-  const fs::path others = folder / "additional_chat_templates";
-  if (fs::is_directory(others)) {
-    for (const auto& entry : fs::directory_iterator(others)) {
-      if (entry.path().extension() == ".jinja")
-        add_file(entry.path().stem().string(), entry.path());
-    }
-  }
+  for (const fs::path& file : more_chat_templates(folder))
+    add_file(file.stem().string(), file);
   for (const char* config : {"tokenizer_config.json", "chat_template.json"}) {
     if (templates.empty())
       add_templates(folder / config, templates);
