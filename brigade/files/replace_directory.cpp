@@ -105,9 +105,12 @@ void FolderUnderConstruction::copy(
     const fs::path& file,
     const std::string& name) const {
   std::error_code error;
-  fs::create_directories((path_ / name).parent_path(), error);
+  const fs::path folder = (path_ / name).parent_path();
+  fs::create_directories(folder, error);
   fs::copy_file(file, path_ / name, error);
   check(error);
+  if (folder != path_)  // which commit() syncs
+    sync_directory(folder);
 }
 
 void FolderUnderConstruction::commit() const {
