@@ -78,7 +78,9 @@ char JsonListStream::next(char c) {
       return c;
     case Place::kBehind:
       if (!is_json_space(c))
-        fail("something stands behind the list");
+        fail(
+            "something stands behind the list; a file whose first character "
+            "is [ is read as one list, also a .jsonl");
       return '\0';
     case Place::kElement:
       break;

@@ -454,7 +454,8 @@ TEST_F(PrepareChatTest, ErrorsInAListNameTheirPlace) {
       complaint("[," + good + "]"), HasSubstr("at byte 1: a comma in the"));
   EXPECT_THAT(
       complaint("[" + good + "]\n[" + good + "]"),
-      HasSubstr("at byte 38: something stands behind the list"));
+      HasSubstr("at byte 38: something stands behind the list; a file whose "
+                "first character is [ is read as one list, also a .jsonl"));
   EXPECT_THAT(complaint("[]"), HasSubstr("no conversation is left"));
 }
 
