@@ -236,8 +236,9 @@ class Trainer {
   }
 
   // The loss over global batches of held-out samples, on ranks of the last
-  // stage; the same samples every time and under every layout. std::nullopt
-  // where a rank asked the run to stop meanwhile: then agreed_ says so on all.
+  // stage; the same samples every time and under every layout. Where a rank
+  // asked the run to stop meanwhile, agreed_ says so on all; std::nullopt where
+  // that was before the last batch.
   std::optional<TokenLoss> evaluate(Evaluation& held_out) {
     const torch::NoGradGuard no_grad;
     held_out.batches.seek_sample(0);
@@ -260,10 +261,13 @@ class Trainer {
       asked = torch::full({1}, wanted_.stop ? 1.0 : 0.0, torch::kDouble);
       asking = mesh_->world()->all_reduce(asked);
     }
+    // What the last batch learns ends only what follows it.
+    const bool is_whole = !agreed_.stop;
     asking->wait_on_host();
+    agreed_.stop = agreed_.stop || asked.item<double>() > 0;
     for (const auto& stage : step_->stages())
       stage->hide_averages();
-    return agreed_.stop ? std::nullopt : std::optional(total);
+    return is_whole ? std::optional(total) : std::nullopt;
   }
 
   void evaluate_all(StepMetrics& metrics) {

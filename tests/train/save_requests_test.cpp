@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "brigade/run/checkpoint_folder.h"
 #include "tests/support/program.h"
@@ -47,19 +48,20 @@ class SaveRequests : public ::testing::Test {
   testing::RunsFolder folder_;
 };
 
-// What rank 0 sees of evaluations, each of 20 batches, after every second step.
+// What rank 0 sees of evaluations after every second step, each of 20 batches
+// unless overridden.
 class StopRequests : public SaveRequests {
  protected:
   // Rank 0 asks to stop once step `step` has begun `batches` batches of its
   // evaluation.
   void
   stop(int ranks, testing::Arguments overrides, int64_t step, int batches) {
-    for (const std::string& text : std::vector<std::string>{
-             "training.eval_every=2",
-             "training.eval_steps=20",
-             "dataset.eval_fraction=0.5",
-             "logging.run_dir=" + (folder_ / "run").string()})
-      overrides.push_back(text);
+    overrides.insert(
+        overrides.begin(),
+        {"training.eval_every=2",
+         "training.eval_steps=20",
+         "dataset.eval_fraction=0.5",
+         "logging.run_dir=" + (folder_ / "run").string()});
     begun_.clear();
     testing::train_as_threads(
         folder_ / "run.json",
@@ -135,6 +137,27 @@ TEST_F(StopRequests, AreHeardBetweenTheBatchesOfAnEvaluation) {
     // The step, five batches, one in which all hear of it, and the end.
     EXPECT_EQ(begun_.at(4), 1 + 5 + 1 + 1);
   }
+}
+
+TEST_F(StopRequests, AreHeardBetweenEvaluationsOfOneBatch) {
+  const auto part = [&](const char* name) {
+    return nlohmann::json{
+        {"name",
+         testing::prepare_bytes(folder_ / name, testing::made_up_text(6000))}};
+  };
+  stop(
+      1,
+      {"training.eval_steps=1",
+       "dataset.name=",
+       "dataset.mixture=" +
+           nlohmann::json{part("a"), part("b"), part("c")}.dump(),
+       "dataset.eval_parts=true"},
+      4,
+      1);
+  EXPECT_EQ(saved(), Steps{4});
+  EXPECT_EQ(evaluated(), (Steps{2, 4}));
+  // The step, the batch of the whole, none of its parts, and the end.
+  EXPECT_EQ(begun_.at(4), 1 + 1 + 1);
 }
 
 TEST_F(StopRequests, LeaveOutTheEvaluationOfTheLastStep) {
