@@ -52,6 +52,7 @@ void tail(const TailArguments& arguments) {
   size_t shown = run.steps.size() > arguments.steps
                      ? run.steps.size() - arguments.steps
                      : 0;
+  size_t told = 0;  // the events up to an end that was shown
   while (true) {
     // A run that was continued from an earlier checkpoint has fewer.
     shown = std::min(shown, run.steps.size());
@@ -62,9 +63,13 @@ void tail(const TailArguments& arguments) {
     if (!arguments.follows)
       return;
     const std::string end = end_of(run);
-    if (end == "stopped" || end == "failed")
+    // A supervisor may start it again.
+    if ((end == "stopped" || end == "failed") && run.events.size() != told) {
       fmt::print("the run {} after step {}\n", end, last);
-    if (!end.empty() || (total > 0 && last >= total))
+      std::fflush(stdout);
+      told = run.events.size();
+    }
+    if (end == "completed" || (total > 0 && last >= total))
       return;
     std::this_thread::sleep_for(std::chrono::milliseconds(500));
     run = read_run(folder);
@@ -85,8 +90,8 @@ void add_tail(CLI::App& app) {
   command->add_flag(
       "-f,--follow",
       arguments->follows,
-      "Go on with the steps that follow, until the run ends; of one that was "
-      "killed until Ctrl-C");
+      "Go on with the steps that follow, through restarts, until the run's "
+      "last; Ctrl-C ends it before");
   command->footer("Example: brigade tail --run runs/run -f");
   command->callback([arguments, command] {
     check_run(*command, arguments->run);
