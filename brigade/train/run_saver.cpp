@@ -9,7 +9,6 @@
 
 #include "brigade/base/error.h"
 #include "brigade/comm/agreement.h"
-#include "brigade/metrics/clock.h"
 #include "brigade/metrics/run_folder.h"
 #include "brigade/run/checkpoint_folder.h"
 #include "brigade/run/resume_check.h"

@@ -7,6 +7,7 @@
 
 #include "brigade/checkpoint/background_save.h"
 #include "brigade/launch/rank_signals.h"
+#include "brigade/metrics/clock.h"
 #include "brigade/run/run_observer.h"
 #include "brigade/train/run_checkpoint.h"
 
@@ -36,9 +37,11 @@ class RunSaver {
   // nothing collective may depend on it.
   bool is_saving() const { return !background_.is_idle(); }
   // Whether this rank alone knows that the save under way has failed: it asks
-  // for another, so that all ranks meet in wait(). Once in a row.
+  // for another, so that all ranks meet in wait(). At most once in a minute,
+  // since that one may fail too.
   bool needs_another_save() {
-    return last_failure_.empty() && background_.has_untold_failure();
+    return steady_now_ns() - last_start_ns_ >= 60'000'000'000 &&
+           background_.has_untold_failure();
   }
   // The step of the save that was started last, or of the checkpoint that is
   // continued; -1: none. The same on all ranks.
