@@ -1,6 +1,7 @@
 #include "brigade/checkpoint/background_save.h"
 
 #include <fmt/format.h>
+#include <torch/types.h>
 
 #include <algorithm>
 #include <chrono>

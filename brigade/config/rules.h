@@ -23,8 +23,7 @@ void lay_out(
     std::vector<std::string>& problems);
 
 // What the keys of the dataset ask of one another, and losses of pairs and of a
-// teacher of the dataset and the batch.
-// dp_size is filled in.
+// teacher of the dataset and the batch. dp_size is filled in.
 void check_data(const TrainConfig& config, std::vector<std::string>& problems);
 // What the keys of gradient synchronisation, ZeRO and low-communication
 // training ask of one another.

@@ -4,7 +4,6 @@
 // it supervises.
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <signal.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
