@@ -141,15 +141,18 @@ std::string describe_short_evaluation(
     const TrainConfig& config,
     uint64_t held_out_samples) {
   const int64_t steps = evaluation_steps(config, held_out_samples);
-  if (steps == config.training.eval_steps)
+  const int64_t batch = sequences_per_step(config);
+  const bool repeats = static_cast<int64_t>(held_out_samples) < batch;
+  if (steps == config.training.eval_steps && !repeats)
     return "";
   return fmt::format(
-      "an evaluation has {} of training.eval_steps = {} batches: the {} "
-      "held-out windows make no more of {} each",
+      "an evaluation has {} of training.eval_steps = {} batches of {} windows: "
+      "one pass of the held-out part has {}{}",
       steps,
       config.training.eval_steps,
+      batch,
       held_out_samples,
-      sequences_per_step(config));
+      repeats ? ", less than one batch: some count more than once" : "");
 }
 
 int reporting_rank(const TrainConfig& config) {

@@ -44,7 +44,8 @@ LoaderOptions loader_options(const TrainConfig& config, const Coordinate& at);
 // Batches of an evaluation: training.eval_steps, as far as so many held-out
 // samples make whole ones; at least 1.
 int64_t evaluation_steps(const TrainConfig& config, uint64_t held_out_samples);
-// That they are fewer than training.eval_steps; "" where they are not.
+// That they are fewer than training.eval_steps, or that some samples count more
+// than once; "" where neither is so.
 std::string describe_short_evaluation(
     const TrainConfig& config,
     uint64_t held_out_samples);
