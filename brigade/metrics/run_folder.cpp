@@ -222,8 +222,7 @@ void check_prometheus_file(const LoggingConfig& logging) {
   if (logging.prometheus_file.empty())
     return;
   const fs::path folder = fs::absolute(logging.prometheus_file).parent_path();
-  // The run folder may be about to be made.
-  if (!is_writable(folder) && folder != fs::absolute(logging.run_dir))
+  if (!is_writable(folder))
     throw StorageError(fmt::format(
         "[run_folder] cannot write to '{}', which logging.prometheus_file "
         "'{}' needs; make that folder, or choose another file",

@@ -73,8 +73,6 @@ class Trainer {
                       .total = progress.total_bytes});
                };
                data_ = open_training_data(data);
-               if (environment.rank == reporting_rank(config_))
-                 check_prometheus_file(config_.logging);
                if (environment.rank == 0)
                  take_folders();
              },
@@ -84,6 +82,8 @@ class Trainer {
     config_.logging.run_dir = agreement.text_of(0, config_.logging.run_dir);
     config_.checkpoint.save_dir =
         agreement.text_of(0, config_.checkpoint.save_dir);
+    if (reports())
+      check_prometheus_file(config_.logging);
     step_ = std::make_unique<TrainStep>(config_, *mesh_, data_);
     if (data_.packing)
       observer_.on_message(

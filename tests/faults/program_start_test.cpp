@@ -132,6 +132,14 @@ TEST_F(ProgramStart, AFolderForPrometheusThatIsMissingIsFoundAtTheStart) {
   EXPECT_FALSE(fs::exists(run("run") / "metrics.jsonl"));
 }
 
+TEST_F(ProgramStart, TheFileForPrometheusMayLieInTheRunFolder) {
+  const fs::path file = run("run") / "." / "run.prom";
+  const ProgramResult result =
+      train("exec \"$@\"", "run", {"logging.prometheus_file=" + file.string()});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_TRUE(fs::exists(file));
+}
+
 // Only the tensor files exceed the limit.
 TEST_F(ProgramStart, ASaveBeyondTheLimitOfFileSizesIsReportedAndTheRunGoesOn) {
   const ProgramResult result = train(
