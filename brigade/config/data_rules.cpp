@@ -86,20 +86,25 @@ void check_teacher(const TrainConfig& config, Problems& problems) {
         "whole; set it to skip or cut");
 }
 
-// How windows are chosen.
-void check_sampling(const DatasetConfig& dataset, Problems& problems) {
+// How windows are chosen, and which parts they come from.
+void check_sampling(const TrainConfig& config, Problems& problems) {
+  const DatasetConfig& dataset = config.dataset;
   if (dataset.shuffle_block > 0 && dataset.document_epochs)
     problems.push_back(fmt::format(
         "[config] /dataset/shuffle_block = {} has no meaning with "
         "/dataset/document_epochs = true, which takes documents from the whole "
         "dataset; leave one out",
         dataset.shuffle_block));
+  // The loss of each part has its path as its name.
+  if (!dataset.eval_parts || config.training.eval_every == 0)
+    return;
   std::set<std::string> names;
   for (const MixturePart& part : dataset.mixture) {
     if (!names.insert(part.name).second)
       problems.push_back(fmt::format(
-          "[config] /dataset/mixture names \"{}\" twice; give it once, with "
-          "the sum of its weights",
+          "[config] /dataset/mixture names \"{}\" twice, with "
+          "/dataset/eval_parts = true; give it once, with the sum of its "
+          "weights",
           part.name));
   }
 }
@@ -107,7 +112,7 @@ void check_sampling(const DatasetConfig& dataset, Problems& problems) {
 }  // namespace
 
 void check_data(const TrainConfig& config, Problems& problems) {
-  check_sampling(config.dataset, problems);
+  check_sampling(config, problems);
   check_pairs(config, problems);
   check_teacher(config, problems);
 }

@@ -36,8 +36,6 @@ std::optional<std::string> find_text_problem(
     return "the text must not hold a NUL byte";
   if (text.empty() && key.dotted() == "logging.run_dir")
     return "a folder needs a name; leave the key out for runs/RUN_NAME";
-  if (text.empty() && key.dotted() == "logging.run_name")
-    return "a run needs a name; leave the key out for \"run\"";
   return std::nullopt;
 }
 
@@ -62,9 +60,19 @@ void apply(const GivenValues& given, TrainConfig& config, Problems& problems) {
   }
 }
 
-void fill_in(TrainConfig& config) {
-  if (config.logging.run_dir.empty())
+void fill_in(
+    const GivenValues& given,
+    TrainConfig& config,
+    Problems& problems) {
+  if (config.logging.run_dir.empty()) {
+    if (config.logging.run_name.empty()) {
+      const GivenValue& name = given.at(find_config_key("logging", "run_name"));
+      problems.push_back(
+          introduce_problem("/logging/run_name", name.value, name.place) +
+          "a run needs a name; leave the key out for \"run\"");
+    }
     config.logging.run_dir = "runs/" + config.logging.run_name;
+  }
   if (config.checkpoint.save_dir.empty())
     config.checkpoint.save_dir = config.logging.run_dir + "/checkpoints";
   if (config.dataset.text)
@@ -385,7 +393,7 @@ LoadedConfig parse_train_config(
   LoadedConfig loaded;
   TrainConfig& config = loaded.config;
   apply(given, config, problems);
-  fill_in(config);
+  fill_in(given, config, problems);
   choose_device(options.gpus, config, problems);
   check_training(config.training, problems);
   check_dataset(config.dataset, problems);

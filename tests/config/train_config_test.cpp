@@ -842,12 +842,23 @@ TEST(TrainConfig, EpochsOfDocumentsHaveNoBlocksOfWindows) {
   EXPECT_THAT(problems_of({"dataset.shuffle=true", documents}), IsEmpty());
 }
 
-TEST(TrainConfig, AMixtureNamesEachDatasetOnce) {
+TEST(TrainConfig, AMixtureWhosePartsAreEvaluatedNamesEachOnce) {
   const std::string mixture =
       R"(dataset.mixture=[{"name":"a"},{"name":"b"},{"name":"a","weight":3}])";
+  const std::string parts = "dataset.eval_parts=true";
   EXPECT_THAT(
-      problems_of({"dataset.name=", mixture}),
+      problems_of({"dataset.name=", mixture, parts, "training.eval_every=5"}),
       ElementsAre(HasSubstr("/dataset/mixture names \"a\" twice")));
+  EXPECT_THAT(problems_of({"dataset.name=", mixture, parts}), IsEmpty());
+  EXPECT_THAT(
+      problems_of({"dataset.name=", mixture, "training.eval_every=5"}),
+      IsEmpty());
+}
+
+// As config.json of a run may say, which checkpoint.load_path continues.
+TEST(TrainConfig, ARunWithAFolderNeedsNoName) {
+  EXPECT_THAT(
+      problems_of({"logging.run_name=", "logging.run_dir=runs/"}), IsEmpty());
 }
 
 TEST(TrainConfig, AKeyThatStandsTwiceIsFoundAtItsPlace) {
