@@ -8,7 +8,7 @@
 //   checkpoint  a checkpoint is complete
 //   end         the last step of this start; "stopped": before the run's last
 //   failed      the error that ended this start, as "text"
-// A start without either goes on, or was killed.
+// A start without either goes on, or was killed, or stalled.
 #pragma once
 
 #include <chrono>

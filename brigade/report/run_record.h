@@ -66,7 +66,7 @@ int64_t last_step_of(const nlohmann::json& config, const Trained& trained = {});
 int64_t last_step_of(const RunRecord& run);
 
 // How the run's last start ended, by events.jsonl: "completed", "stopped" or
-// "failed"; "": it goes on, was killed, or left no event.
+// "failed"; "": it goes on, was killed or stalled, or left no event.
 std::string end_of(const RunRecord& run);
 
 // A number of a line of metrics.jsonl; NaN where it is absent, or null, which

@@ -123,8 +123,9 @@ class Trainer {
     try {
       return run_to_end();
     } catch (const std::exception& error) {
-      watchdog_->write_recording(error.what());
+      // The event first: a supervisor may kill this rank once it knows.
       recorded_.on_failure(error.what());
+      watchdog_->write_recording(error.what());
       throw;
     }
   }
