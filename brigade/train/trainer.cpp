@@ -501,9 +501,13 @@ class Trainer {
         result.routers.problem.empty() ? "" : ": " + result.routers.problem));
   }
 
+  bool has_skipped_too_many() const {
+    return skipped_in_a_row_ >= config_.training.max_skipped_steps;
+  }
+
   // Which all ranks throw: what is being saved is still good.
   void fail_after_skips() {
-    if (skipped_in_a_row_ < config_.training.max_skipped_steps)
+    if (!has_skipped_too_many())
       return;
     saver_->wait();
     throw NumericError(fmt::format(
@@ -691,7 +695,8 @@ class Trainer {
       StepMetrics metrics = run_step(step);
       if (is_traced(step))
         keep_record([&] { write_trace(); });
-      if (eval_every > 0 && step % eval_every == 0 && !agreed_.stop)
+      if (eval_every > 0 && step % eval_every == 0 && !agreed_.stop &&
+          !has_skipped_too_many())
         evaluate_all(metrics);
       report(metrics);
       fail_after_skips();
