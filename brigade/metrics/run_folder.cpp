@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -48,15 +49,22 @@ bool is_writable(const fs::path& folder) {
   return fs::is_directory(folder) && ::access(folder.c_str(), W_OK) == 0;
 }
 
-// What a run writes of its steps and events, as far as it is there.
+// What a run writes of its steps and events, as far as it is there; nothing
+// where other programs' files have such names. The events, which say whose
+// record it is, are last: who is killed amid them can begin again.
 std::vector<fs::path> record_files(const RunFolder& folder) {
   std::vector<fs::path> files;
+  if (!fs::exists(folder.metrics()) && !fs::exists(folder.events()))
+    return files;
   for (const auto& entry : fs::directory_iterator(folder.path)) {
     const std::string name = entry.path().filename();
     if (name == "metrics.jsonl" || name == "events.jsonl" ||
         name == "metrics.csv" || name.starts_with("events.out.tfevents."))
       files.push_back(entry.path());
   }
+  std::ranges::sort(files, {}, [](const fs::path& file) {
+    return file.filename() == "events.jsonl";
+  });
   return files;
 }
 
