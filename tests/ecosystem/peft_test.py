@@ -110,8 +110,7 @@ class Peft(TestInFolder):
 
     def evaluate(self, *arguments):
         report = run("evaluate", *arguments, "--dataset",
-                     self.folder / "tokens", "--seq-length", LENGTH,
-                     "--tokenizer", "bytes", "--json")
+                     self.folder / "tokens", "--seq-length", LENGTH, "--json")
         return next(iter(json.loads(report).values()))["loss"]
 
     def loss_of_all(self, model):

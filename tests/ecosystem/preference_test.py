@@ -106,8 +106,7 @@ class Preferences(TestInFolder):
             transformers.LlamaConfig(**SHAPE)).float().save_pretrained(
                 cls.folder / "model")
         run("evaluate", "--run", cls.folder / "model", "--dataset",
-            cls.folder / "pairs", "--tokenizer", "bytes",
-            "--write-reference")
+            cls.folder / "pairs", "--write-reference")
         with torch.no_grad():
             cls.reference = [
                 {key: answer_log_probs(cls.model(), record, key).sum().item()

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -496,9 +497,21 @@ TEST_F(GgufTokenizer, PadAndUnknownTokensComeBack) {
   const json read =
       json::parse(read_text_file(folder_ / "out" / "tokenizer_config.json"));
   EXPECT_EQ(read["pad_token"], "<|end|>");
-  EXPECT_EQ(read["unk_token"], nullptr);  // an ordinary token stays one
+  EXPECT_EQ(read["unk_token"], "b");
   EXPECT_EQ(read["eos_token"], "a");
   EXPECT_EQ(read["bos_token"], nullptr);
+  // An ordinary token stays one: a name would make it special.
+  for (GgufEntry& entry : model.tokenizer.entries) {
+    if (entry.key == "tokenizer.ggml.token_type")
+      std::ranges::fill(std::get<std::vector<int32_t>>(entry.value), 1);
+  }
+  write_gguf_model(folder_ / "a.gguf", model);
+  import_gguf(folder_ / "a.gguf", folder_ / "ordinary");
+  const json ordinary = json::parse(
+      read_text_file(folder_ / "ordinary" / "tokenizer_config.json"));
+  EXPECT_EQ(ordinary["pad_token"], nullptr);
+  EXPECT_EQ(ordinary["unk_token"], nullptr);
+  EXPECT_EQ(ordinary["eos_token"], "a");
 }
 
 TEST_F(GgufTokenizer, AllChatTemplatesAreWritten) {
