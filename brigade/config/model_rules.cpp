@@ -20,8 +20,7 @@ namespace {
 
 using Problems = std::vector<std::string>;
 
-// Keys of routers in the training of a model that has none, or without the loss
-// that they are of; 0 turns them off.
+// Keys of routers in the training of a model that has none; 0 turns them off.
 void refuse_router_keys(
     const TrainConfig& config,
     const DecoderConfig& decoder,
@@ -44,10 +43,6 @@ void refuse_router_keys(
           "router_z_loss",
           "expert_capacity_factor"})
       refuse(name, "this model has no experts");
-  } else if (config.training.router_losses.balance == 0) {
-    refuse(
-        "router_aux_loss_over",
-        "it means nothing with /training/router_aux_loss = 0");
   }
   if (!decoder.experts || !has_deepseek_router(decoder.architecture))
     refuse("router_bias_rate", "this model has no routers with a bias");

@@ -1345,14 +1345,6 @@ TEST(TrainConfigExperts, NamesOptionsThatDoNotGoWithEp) {
   };
   EXPECT_THAT(of_experts({"distributed.ep_size=2"}, 2), IsEmpty());
   EXPECT_THAT(
-      of_experts(
-          {"training.router_aux_loss=0",
-           "training.router_aux_loss_over=global_batch"},
-          1),
-      ElementsAre("[config] /training/router_aux_loss_over = \"global_batch\": "
-                  "it means nothing with /training/router_aux_loss = 0; leave "
-                  "it out"));
-  EXPECT_THAT(
       of_experts({"training.router_bias_rate=0.1"}, 1),
       ElementsAre(HasSubstr("router_bias_rate = 0.1: this model has no routers "
                             "with a bias")));
