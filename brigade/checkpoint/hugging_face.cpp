@@ -54,9 +54,11 @@ void FolderWeights::read(const State& part) const {
   if (all.dim() > part.tensor.dim())
     all = all.flatten(0, 1);  // experts
   const torch::Tensor whole = take_slice(all, slice);
-  check_finite(take_slice(whole, part.slice), stored->name, [&] {
-    return file_of(folder_, *stored);
-  });
+  // clang 14 captures no structured binding.
+  const auto file = [this, &tensor = *stored] {
+    return file_of(folder_, tensor);
+  };
+  check_finite(take_slice(whole, part.slice), stored->name, file);
   part.tensor.copy_(take_shard(whole, part.slice, part.tensor.sizes()));
   release_pages(stored->data);
 }

@@ -277,19 +277,19 @@ void check_dataset(const DatasetConfig& dataset, Problems& problems) {
 }
 
 // The command line's text takes the place of the file's dataset.
-void refuse_name_beside_text(const GivenValues& given, Problems& problems) {
-  const auto name = given.find(find_config_key("dataset", "name"));
-  const auto text = given.find(find_config_key("dataset", "text"));
-  if (name == given.end() || text == given.end() ||
-      name->second.value.is_null() || name->second.value == "" ||
-      text->second.value.is_null())
+void refuse_name_beside_text(
+    const GivenValues& given,
+    const DatasetConfig& dataset,
+    Problems& problems) {
+  if (!dataset.text || dataset.name.empty())
     return;
-  if (name->second.origin == ValueOrigin::kFile &&
-      text->second.origin == ValueOrigin::kCommandLine)
+  const GivenValue& name = given.at(find_config_key("dataset", "name"));
+  const GivenValue& text = given.at(find_config_key("dataset", "text"));
+  if (name.origin == ValueOrigin::kFile &&
+      text.origin == ValueOrigin::kCommandLine)
     return;
   problems.push_back(
-      introduce_problem(
-          "/dataset/name", name->second.value, name->second.place) +
+      introduce_problem("/dataset/name", name.value, name.place) +
       "/dataset/text is given too; leave one out");
 }
 
@@ -397,7 +397,6 @@ LoadedConfig parse_train_config(
   choose_device(options.gpus, config, problems);
   check_training(config.training, problems);
   check_dataset(config.dataset, problems);
-  refuse_name_beside_text(given, problems);
   keep_packed_documents_apart(given, config.dataset, problems);
   check_checkpoint(config.checkpoint, problems);
   check_logging(config, problems);
