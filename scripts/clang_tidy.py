@@ -111,7 +111,7 @@ def main():
     plain = ["-std=c++20", "-I.", "-fPIC", "-Wno-everything",
              '-DBRIGADE_SOURCE_DIR=""', '-DBRIGADE_BINARY_DIR=""',
              '-DBRIGADE_VERSION=""', '-DBRIGADE_PROGRAM_FAULTS=""',
-             '-DBRIGADE_CMAKE_FOLDER=""']
+             '-DBRIGADE_CMAKE_FOLDER=""', '-DBRIGADE_LIBEXEC=""']
     with_torch, includes = torch_include(build)
     torch = [*plain, "-D_GLIBCXX20_CONSTEXPR=", *includes]
     if with_torch.intersection(sources):

@@ -393,6 +393,7 @@ LoadedConfig parse_train_config(
   LoadedConfig loaded;
   TrainConfig& config = loaded.config;
   apply(given, config, problems);
+  refuse_name_beside_text(given, config.dataset, problems);
   fill_in(given, config, problems);
   choose_device(options.gpus, config, problems);
   check_training(config.training, problems);
