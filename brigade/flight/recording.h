@@ -31,6 +31,7 @@ enum class FlightCause {
   kFailure,  // a failure or stall, of this rank or another one
   kRequest,  // somebody asked for it (SIGQUIT); the run went on
 };
+// As recordings call them.
 template <>
 inline constexpr std::array kChoices<FlightCause>{
     Choice{FlightCause::kFailure, "failure"},
