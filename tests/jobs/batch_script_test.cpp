@@ -172,10 +172,6 @@ class RunBatchScript : public ::testing::Test {
 TEST_F(RunBatchScript, OneThatStoppedForItsTimeGoesBackIntoTheQueue) {
   EXPECT_EQ(run("exit 160"), "pending 77\n");
   EXPECT_TRUE(is_requeued());
-  // At the notice of the limit, which comes to the script.
-  write_program("scancel", "");
-  EXPECT_EQ(run("kill -USR1 $PPID; exit 143"), "pending 77\n");
-  EXPECT_TRUE(is_requeued());
 }
 
 TEST_F(RunBatchScript, OtherEndsAreTold) {
