@@ -33,15 +33,18 @@ trap 'at_limit=1; scancel --signal=TERM "$SLURM_JOB_ID"' USR1
 echo "== brigade job $SLURM_JOB_ID, restart ${SLURM_RESTART_COUNT:-0}," \
   "on $SLURM_JOB_NODELIST, $(date)"
 status running
-{COMMAND} &
+# In a file, since wait loses the code of what ends while a trap runs.
+rm -f "$job/code$task"
+{
+  {COMMAND}
+  echo "$?" >"$job/code$task"
+} &
 step=$!
 # A signal ends wait early.
-while
-  before=$at_limit
+while kill -0 "$step" 2>/dev/null; do
   wait "$step"
-  code=$?
-  [ "$at_limit" != "$before" ]
-do :; done
+done
+code=$(cat "$job/code$task" 2>/dev/null || echo 1)
 
 if [ "$code" = 0 ]; then
   status completed

@@ -156,7 +156,7 @@ class RunBatchScript : public ::testing::Test {
     write_text_file(path("job.sbatch"), slurm_batch_script(job_));
     const std::string command = "PATH=" + path("bin") +
                                 ":$PATH SLURM_JOB_ID=77 SLURM_JOB_NODELIST=n "
-                                "bash " +
+                                "SCRIPT=$$ exec bash " +
                                 path("job.sbatch") + " >/dev/null 2>&1";
     EXPECT_NE(std::system(command.c_str()), -1);
     return read_text_file(path("status"));
@@ -171,6 +171,14 @@ class RunBatchScript : public ::testing::Test {
 
 TEST_F(RunBatchScript, OneThatStoppedForItsTimeGoesBackIntoTheQueue) {
   EXPECT_EQ(run("exit 160"), "pending 77\n");
+  EXPECT_TRUE(is_requeued());
+  // At the notice of the limit, which comes to the script: SIGUSR1 is seen to
+  // have come by what its trap calls.
+  write_program("scancel", "touch " + path("heard"));
+  EXPECT_EQ(
+      run("kill -USR1 $SCRIPT; until [ -e " + path("heard") +
+          " ]; do sleep 0.01; done; exit 143"),
+      "pending 77\n");
   EXPECT_TRUE(is_requeued());
 }
 
