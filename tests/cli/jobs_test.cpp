@@ -169,7 +169,7 @@ TEST_F(JobsTest, AJobContinuesTheCheckpointThatItsConfigNames) {
     EXPECT_EQ(submit(arguments), 0) << err();
     return out().substr(before.size());
   };
-  EXPECT_THAT(script({}), HasSubstr("checkpoint.load_path=auto &\n"));
+  EXPECT_THAT(script({}), HasSubstr("checkpoint.load_path=auto\n"));
   EXPECT_THAT(
       script({"checkpoint.load_path=runs/base"}),
       HasSubstr("'checkpoint.load_path=runs/base'"));
@@ -190,7 +190,7 @@ TEST_F(JobsTest, AJobContinuesTheCheckpointThatItsConfigNames) {
             " are both given; leave the latter out"));
     EXPECT_THAT(
         script({"--array", "0-1", "checkpoint.load_path=auto", folder}),
-        HasSubstr("checkpoint.load_path=auto &\n"));
+        HasSubstr("checkpoint.load_path=auto\n"));
     EXPECT_EQ(
         submit(
             {"--config",
