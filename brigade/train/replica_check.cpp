@@ -1,9 +1,13 @@
 #include "brigade/train/replica_check.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <map>
 
 #include "brigade/base/check.h"
+#include "brigade/base/error.h"
 #include "brigade/comm/agreement.h"
 
 namespace brigade {
@@ -69,6 +73,28 @@ std::optional<UnlikeReplica> find_unlike_replica(
       result.ranks.push_back(rank);
   }
   return result;
+}
+
+void check_replicas(const ParamSet& params, int64_t step, int64_t check_every) {
+  for (const auto& [ranks, states] : params.replicas()) {
+    const auto unlike = find_unlike_replica(states, *ranks);
+    if (!unlike)
+      continue;
+    std::vector<std::string> names;
+    for (const int rank : unlike->ranks)
+      names.push_back(ranks->options().member_names[static_cast<size_t>(rank)]);
+    throw Error(
+        ExitCode::kUnexpected,
+        fmt::format(
+            "[trainer] step {}: '{}' is no longer the same on all its "
+            "replicas; {} {}. Memory that fails does that: check that host, "
+            "and continue from a checkpoint of before step {}",
+            step,
+            unlike->name,
+            fmt::join(names, " and "),
+            names.size() == 1 ? "differs" : "differ",
+            step - check_every + 1));
+  }
 }
 
 }  // namespace brigade

@@ -11,6 +11,7 @@
 
 #include "brigade/comm/communicator.h"
 #include "brigade/param/param.h"
+#include "brigade/sharding/param_set.h"
 
 namespace brigade {
 
@@ -30,5 +31,10 @@ struct UnlikeReplica {
 std::optional<UnlikeReplica> find_unlike_replica(
     const std::vector<State>& replicas,
     Communicator& group);
+
+// Collective over the replicas of a model part after step `step`, looked at
+// every `check_every` steps. Throws an Error that names the ranks whose weights
+// or states differ.
+void check_replicas(const ParamSet& params, int64_t step, int64_t check_every);
 
 }  // namespace brigade

@@ -8,35 +8,26 @@
 #include <utility>
 
 #include "brigade/base/error.h"
-#include "brigade/base/median.h"
 #include "brigade/checkpoint/checkpoint.h"
 #include "brigade/comm/agreement.h"
 #include "brigade/config/model_layout.h"
-#include "brigade/data/token_loss.h"
-#include "brigade/files/file.h"
 #include "brigade/kernels/cpu/tensor_memory.h"
-#include "brigade/launch/network.h"
 #include "brigade/metrics/clock.h"
-#include "brigade/metrics/expert_use.h"
-#include "brigade/metrics/loss_spikes.h"
 #include "brigade/metrics/metrics.h"
 #include "brigade/metrics/prometheus.h"
 #include "brigade/metrics/run_folder.h"
-#include "brigade/metrics/tfevents.h"
-#include "brigade/metrics/trace.h"
 #include "brigade/model/from_config.h"
-#include "brigade/pipeline_parallel/executor.h"
 #include "brigade/run/checkpoint_folder.h"
 #include "brigade/run/resume_check.h"
 #include "brigade/run/run_options.h"
-#include "brigade/train/micro_batches.h"
+#include "brigade/train/held_out_evaluation.h"
 #include "brigade/train/peak_rate.h"
-#include "brigade/train/recorded_run.h"
 #include "brigade/train/replica_check.h"
 #include "brigade/train/run_checkpoint.h"
+#include "brigade/train/run_record.h"
 #include "brigade/train/run_saver.h"
 #include "brigade/train/start_world.h"
-#include "brigade/train/stragglers.h"
+#include "brigade/train/straggler_watch.h"
 #include "brigade/train/train_step.h"
 #include "brigade/train/wire_checkpoint.h"
 
@@ -52,11 +43,8 @@ class Trainer {
       : config_(config),
         options_(options),
         flight_recorder_(std::make_shared<FlightRecorder>(environment.rank)),
-        spikes_(config.training.loss_spike_limit),
-        trace_(environment.rank),
-        recorded_(options.observer, environment, options.origins),
-        observer_(
-            environment.rank == reporting_rank(config) ? recorded_ : silent_) {
+        record_(config_, environment, options.observer, options.origins),
+        observer_(record_.observer()) {
     mesh_ = start_world(
         config,
         environment,
@@ -82,34 +70,42 @@ class Trainer {
     config_.logging.run_dir = agreement.text_of(0, config_.logging.run_dir);
     config_.checkpoint.save_dir =
         agreement.text_of(0, config_.checkpoint.save_dir);
-    if (reports())
+    if (record_.reports())
       check_prometheus_file(config_.logging);
     step_ = std::make_unique<TrainStep>(config_, *mesh_, data_);
     if (data_.packing)
       observer_.on_message(
           "packed " + describe(*data_.packing, config_.dataset.long_documents));
     if (data_.held_out) {
-      held_out_ = make_evaluation(data_.held_out);
+      evaluation_ = std::make_unique<HeldOutEvaluation>(
+          config_,
+          *mesh_,
+          *step_,
+          data_,
+          HeldOutEvaluation::Hooks{
+              .on_batch = [this] { watchdog_->begin_step(position_.steps); },
+              .wants_stop =
+                  [this] {
+                    take_requests();
+                    return wanted_.stop;
+                  }});
       const std::string shorter = describe_short_evaluation(
           config_, data_.held_out->samples_per_epoch());
       if (!shorter.empty())
         observer_.on_message(shorter);
-      if (config_.dataset.eval_parts && data_.parts.size() > 1) {
-        for (const TrainingPart& part : data_.parts)
-          held_out_parts_.push_back(make_evaluation(part.held_out));
-      }
     }
     saver_ =
         std::make_unique<RunSaver>(config_, *mesh_, *step_, data_, observer_);
     if (options_.kill_grace)
       saver_->set_kill_grace(*options_.kill_grace);
+    stragglers_ = std::make_unique<StragglerWatch>(*mesh_);
     resume();
     using Access = PeakRateCache::Access;
     peak_flops_ = peak_flops(
         torch::dtype(scalar_type(config_.model.dtype)).device(mesh_->device()),
         environment.local_world_size,
         {options_.cache_dir,
-         reports() ? Access::kReadAndWrite : Access::kRead});
+         record_.reports() ? Access::kReadAndWrite : Access::kRead});
   }
 
   // Any failure in it leaves this rank's recording in the run folder.
@@ -124,7 +120,7 @@ class Trainer {
       return run_to_end();
     } catch (const std::exception& error) {
       // The event first: a supervisor may kill this rank once it knows.
-      recorded_.on_failure(error.what());
+      record_.on_failure(error.what());
       watchdog_->write_recording(error.what());
       throw;
     }
@@ -146,28 +142,27 @@ class Trainer {
     const int64_t begin_ns = steady_now_ns();
     const int64_t tokens_before = position_.tokens;
     run_steps();
-    RunEnd end{
-        .end = is_done() ? TrainingEnd::kFinished : TrainingEnd::kStopped,
-        .steps = position_.steps,
-        .trained_tokens = position_.tokens - tokens_before,
-        .seconds = static_cast<double>(steady_now_ns() - begin_ns) / 1e9,
-        .dp_cp_size = mesh_->dp_cp()->size(),
-        .checkpoint =
-            checkpoint_folder(config_) / std::to_string(position_.steps)};
-    if (!trace_.empty())
-      end.trace = RunFolder{config_.logging.run_dir}.trace(mesh_->rank());
-    observer_.on_end(end);
+    const TrainingEnd end =
+        is_done() ? TrainingEnd::kFinished : TrainingEnd::kStopped;
+    observer_.on_end(
+        {.end = end,
+         .steps = position_.steps,
+         .trained_tokens = position_.tokens - tokens_before,
+         .seconds = static_cast<double>(steady_now_ns() - begin_ns) / 1e9,
+         .dp_cp_size = mesh_->dp_cp()->size(),
+         .checkpoint =
+             checkpoint_folder(config_) / std::to_string(position_.steps),
+         .trace = record_.trace_path()});
     // The event of the end is part of the record too.
-    throw_if_unwritten();
+    record_.throw_if_unwritten(*mesh_->world(), position_.steps);
     const int64_t signal =
         Agreement(*mesh_->world()).max(int64_t{wanted_.stop_signal});
-    return {end.end, static_cast<int>(signal)};
+    return {end, static_cast<int>(signal)};
   }
 
   StepMetrics train_step(int64_t step) {
     const int64_t waited_before_ns = flight_recorder_->waited_ns();
-    const StepResult result =
-        step_->run(step, is_traced(step) ? &trace_ : nullptr, asks());
+    const StepResult result = step_->run(step, record_.trace_of(step), asks());
     const int64_t waited_ns = flight_recorder_->waited_ns() - waited_before_ns;
     for (const std::string& line : result.left_out)
       observer_.on_message(fmt::format("step {}: {}", step, line));
@@ -214,75 +209,6 @@ class Trainer {
     metrics.times = result.times;
     metrics.exposed_comm_ms = static_cast<double>(result.exposed_ns) / 1e6;
     return metrics;
-  }
-
-  // Held-out samples, and what computes their loss.
-  struct Evaluation {
-    MicroBatches batches;
-    std::unique_ptr<PipelineExecutor> executor;
-    int64_t steps;  // of one evaluation
-  };
-  std::unique_ptr<Evaluation> make_evaluation(
-      std::shared_ptr<const SampleSource> source) {
-    const int64_t steps =
-        evaluation_steps(config_, source->samples_per_epoch());
-    std::unique_ptr<Evaluation> evaluation(new Evaluation{
-        MicroBatches(
-            std::move(source), config_, mesh_->coordinate(), mesh_->device()),
-        nullptr,
-        steps});
-    evaluation->executor =
-        step_->make_executor(evaluation_schedule(config_), evaluation->batches);
-    return evaluation;
-  }
-
-  // The loss over global batches of held-out samples, on ranks of the last
-  // stage; the same samples every time and under every layout. Where a rank
-  // asked the run to stop meanwhile, agreed_ says so on all; std::nullopt where
-  // that was before the last batch.
-  std::optional<TokenLoss> evaluate(Evaluation& held_out) {
-    const torch::NoGradGuard no_grad;
-    held_out.batches.seek_sample(0);
-    for (const auto& stage : step_->stages())
-      stage->show_averages();
-    TokenLoss total;
-    // Read a batch later, so that no stage waits for those behind it.
-    auto asked = torch::zeros({1}, torch::kDouble);
-    WorkPtr asking = make_completed_work();
-    for (int64_t i = 0; i < held_out.steps && !agreed_.stop; ++i) {
-      watchdog_->begin_step(position_.steps);
-      held_out.batches.load_step();
-      const TokenLoss loss =
-          step_->whole_loss(held_out.executor->run(), held_out.batches);
-      total.nats += loss.nats;
-      total.tokens += loss.tokens;
-      asking->wait_on_host();
-      agreed_.stop = asked.item<double>() > 0;
-      take_requests();
-      asked = torch::full({1}, wanted_.stop ? 1.0 : 0.0, torch::kDouble);
-      asking = mesh_->world()->all_reduce(asked);
-    }
-    // What the last batch learns ends only what follows it.
-    const bool is_whole = !agreed_.stop;
-    asking->wait_on_host();
-    agreed_.stop = agreed_.stop || asked.item<double>() > 0;
-    for (const auto& stage : step_->stages())
-      stage->hide_averages();
-    return is_whole ? std::optional(total) : std::nullopt;
-  }
-
-  void evaluate_all(StepMetrics& metrics) {
-    const auto loss = evaluate(*held_out_);
-    if (loss && loss->tokens > 0)
-      metrics.eval_loss = loss->mean();
-    if (loss)
-      metrics.eval_preference = step_->take_preference();
-    for (size_t i = 0; i < held_out_parts_.size() && !agreed_.stop; ++i) {
-      const auto of_part = evaluate(*held_out_parts_[i]);
-      if (of_part && of_part->tokens > 0)
-        metrics.part_eval_losses.emplace_back(
-            data_.parts[i].path, of_part->mean());
-    }
   }
 
   TokenScanOptions scan_options() {
@@ -350,45 +276,8 @@ class Trainer {
         lr_schedule_options(config_, position_.steps, position_.tokens));
     // A run that begins has nothing on disk yet, not even step 0.
     saver_->begin_run(loaded.run, checkpoint ? position_.steps : -1);
-    if (!reports())
-      return;
-    const RunFolder folder{config_.logging.run_dir};
-    if (const auto aside = set_aside_other_run(folder, loaded.run);
-        !aside.empty())
-      observer_.on_message(fmt::format(
-          "'{}' held the record of another run, which is in '{}' now",
-          folder.path.string(),
-          aside.string()));
-    recorded_.open(folder.events());
-    const auto metrics = folder.metrics();
-    MetricsFile::cut_back(metrics, position_.steps);
-    if (checkpoint && config_.training.loss_spike_limit > 0)
-      recall_losses(metrics, *checkpoint);
-    metrics_ = std::make_unique<MetricsFile>(metrics);
-    const LoggingConfig& logging = config_.logging;
-    if (!logging.tensorboard && !logging.use_wandb)
-      return;
-    events_ = std::make_unique<TfEventsFile>(
-        logging.run_dir, host_name(), position_.steps + 1);
-    if (logging.use_wandb)
-      observer_.on_message(fmt::format(
-          "logging.use_wandb: nothing is uploaded while training; afterwards, "
-          "wandb sync {}",
-          logging.run_dir));
-  }
-
-  // What a loss is held against to be a spike: the steps before the checkpoint
-  // that is continued, of this run folder or of the one that it lies in.
-  void recall_losses(
-      const std::filesystem::path& metrics,
-      const std::filesystem::path& checkpoint) {
-    auto losses = read_losses(metrics, position_.steps);
-    if (losses.empty())
-      losses = read_losses(
-          RunFolder{checkpoint.parent_path().parent_path()}.metrics(),
-          position_.steps);
-    for (const double loss : losses)
-      spikes_.add(loss);
+    if (record_.reports())
+      record_.open(loaded.run, position_.steps, checkpoint);
   }
 
   // Says what the checkpoint that is continued does not have.
@@ -453,8 +342,8 @@ class Trainer {
     if (options_.requests)
       now = options_.requests();
     wanted_.save = wanted_.save || now.save || saver_->asks_for_save();
-    wanted_.stop =
-        wanted_.stop || now.stop || time_is_over() || !unwritten().empty();
+    wanted_.stop = wanted_.stop || now.stop || time_is_over() ||
+                   !record_.unwritten().empty();
     if (wanted_.stop_signal == 0)
       wanted_.stop_signal = now.stop_signal;
   }
@@ -520,155 +409,14 @@ class Trainer {
         skipped_in_a_row_));
   }
 
-  // Collective, once in StragglerDetector::kSteps steps: names ranks that
-  // compute longer than their peers.
+  // Collective in some steps.
   void look_for_stragglers(int64_t step, double busy_seconds) {
-    Communicator& world = *mesh_->world();
     // An exchange that goes on beside the steps waits for peers too, and the
     // recorded waits do not say which thread waited.
-    if (world.size() == 1 || config_.distributed.rounds.delay > 0)
+    if (config_.distributed.rounds.delay > 0)
       return;
-    if (!stragglers_) {
-      std::vector<int> stages;
-      for (int rank = 0; rank < world.size(); ++rank)
-        stages.push_back(mesh_->dims().coordinate(rank).pp);
-      stragglers_ = std::make_unique<StragglerDetector>(std::move(stages));
-    }
-    busy_seconds_.push_back(busy_seconds);
-    if (step % StragglerDetector::kSteps != 0)
-      return;
-    std::vector<int64_t> busy_ns(static_cast<size_t>(world.size()), 0);
-    busy_ns[static_cast<size_t>(world.rank())] = static_cast<int64_t>(
-        1e9 * std::max(0.0, upper_median(std::exchange(busy_seconds_, {}))));
-    busy_ns = Agreement(world).max(busy_ns);
-    for (const Straggler& straggler :
-         stragglers_->add_window({busy_ns.begin(), busy_ns.end()})) {
-      observer_.on_message(fmt::format(
-          "{} is slow: in the last {} steps it computed {:.1f} times as long "
-          "as {}, who wait for it",
-          world.options().member_names[static_cast<size_t>(straggler.rank)],
-          StragglerDetector::kSteps * StragglerDetector::kWindows,
-          straggler.ratio,
-          straggler.is_alone ? "the ranks of other pipeline stages (it may "
-                               "have more to compute, or be slow)"
-                             : "its peers"));
-    }
-  }
-
-  // Collective over the replicas. Throws an Error that names the ranks whose
-  // weights or moments differ.
-  void check_replicas() {
-    for (const auto& stage : step_->stages()) {
-      for (const auto& [ranks, tensors] : stage->params().replicas())
-        check_replicas(*ranks, tensors);
-    }
-  }
-
-  void check_replicas(Communicator& ranks, const std::vector<State>& tensors) {
-    const auto unlike = find_unlike_replica(tensors, ranks);
-    if (!unlike)
-      return;
-    std::vector<std::string> names;
-    for (const int rank : unlike->ranks)
-      names.push_back(ranks.options().member_names[static_cast<size_t>(rank)]);
-    throw Error(
-        ExitCode::kUnexpected,
-        fmt::format(
-            "[trainer] step {}: '{}' is no longer the same on all its "
-            "replicas; {} {}. Memory that fails does that: check that host, "
-            "and continue from a checkpoint of before step {}",
-            position_.steps,
-            unlike->name,
-            fmt::join(names, " and "),
-            names.size() == 1 ? "differs" : "differ",
-            position_.steps - config_.training.check_replicas_every + 1));
-  }
-
-  void report(const StepMetrics& metrics) {
-    for (const std::string& message :
-         idle_experts_.add(metrics.step, metrics.experts))
-      observer_.on_message(message);
-    if (metrics_) {
-      const bool is_shown =
-          is_logged(metrics, config_.logging.log_frequency, last_step_);
-      keep_record([&] {
-        metrics_->write(
-            metrics,
-            is_shown ? rows_in_line(
-                           metrics.experts,
-                           metrics.step / config_.logging.log_frequency)
-                     : ExpertRows::kLeaveOut);
-      });
-    }
-    if (events_)
-      keep_record([&] { events_->write(metrics); });
-    const LoggingConfig& logging = config_.logging;
-    if (reports() && !logging.prometheus_file.empty() &&
-        is_logged(metrics, logging.log_frequency, last_step_))
-      keep_record([&] {
-        write_text_file(
-            logging.prometheus_file,
-            prometheus_text(metrics, logging.run_name));
-      });
-    observer_.on_step(metrics);
-    if (const auto score = spikes_.add(metrics.loss)) {
-      observer_.on_message(fmt::format(
-          "step {}: the loss {:.4f} is a spike, {:.1f} standard deviations "
-          "above the mean of those before it",
-          metrics.step,
-          metrics.loss,
-          *score));
-    }
-  }
-
-  // Writes something of the run besides checkpoints. Where that fails, the run
-  // goes on to where all ranks save and stop.
-  void keep_record(const std::function<void()>& write) {
-    try {
-      write();
-    } catch (const StorageError& error) {
-      unwritten_ = error.what();
-    }
-  }
-
-  // Why something of it is missing; "": nothing is.
-  const std::string& unwritten() const {
-    return unwritten_.empty() ? recorded_.failure() : unwritten_;
-  }
-
-  // Collective. Throws StorageError where a rank could not write something.
-  void throw_if_unwritten() {
-    const auto texts = Agreement(*mesh_->world()).texts(unwritten());
-    for (size_t rank = 0; rank < texts.size(); ++rank) {
-      if (!texts[rank].empty())
-        throw StorageError(fmt::format(
-            "[trainer] rank {}: {}; the run stopped after step {}, which is "
-            "saved in '{}'",
-            rank,
-            texts[rank],
-            position_.steps,
-            checkpoint_folder(config_).string()));
-    }
-  }
-
-  bool is_traced(int64_t step) const {
-    const auto& steps = config_.logging.trace_steps;
-    return steps && std::ranges::find(*steps, step) != steps->end();
-  }
-
-  // After each traced step: what was seen survives a run that fails later.
-  void write_trace() {
-    const auto path = RunFolder{config_.logging.run_dir}.trace(mesh_->rank());
-    try {
-      // Another machine's disk need not have the folder that rank 0 made.
-      std::filesystem::create_directories(path.parent_path());
-    } catch (const std::filesystem::filesystem_error& error) {
-      throw StorageError(fmt::format(
-          "[trainer] cannot make '{}' for the trace: {}",
-          path.parent_path().string(),
-          error.code().message()));
-    }
-    write_text_file(path, trace_.to_json());
+    for (const std::string& line : stragglers_->add_step(step, busy_seconds))
+      observer_.on_message(line);
   }
 
   bool is_done() const { return position_.steps >= last_step_; }
@@ -693,16 +441,17 @@ class Trainer {
       const int64_t step = position_.steps + 1;
       watchdog_->begin_step(step);
       StepMetrics metrics = run_step(step);
-      if (is_traced(step))
-        keep_record([&] { write_trace(); });
+      record_.keep_trace(step);
       if (eval_every > 0 && step % eval_every == 0 && !agreed_.stop &&
           !has_skipped_too_many())
-        evaluate_all(metrics);
-      report(metrics);
+        agreed_.stop = evaluation_->run(metrics);
+      record_.add_step(metrics, last_step_);
       fail_after_skips();
       const int64_t check_every = config_.training.check_replicas_every;
-      if (check_every > 0 && step % check_every == 0)
-        check_replicas();
+      if (check_every > 0 && step % check_every == 0) {
+        for (const auto& stage : step_->stages())
+          check_replicas(stage->params(), step, check_every);
+      }
       saver_->poll();
       // The last step is saved below, without a copy.
       const bool is_last = is_done() || agreed_.stop;
@@ -715,10 +464,8 @@ class Trainer {
           "asked to stop: step {} is the last, and is saved now",
           position_.steps));
     saver_->save_last(position_);
-    throw_if_unwritten();
+    record_.throw_if_unwritten(*mesh_->world(), position_.steps);
   }
-
-  bool reports() const { return mesh_->rank() == reporting_rank(config_); }
 
   TrainConfig config_;
   TrainingOptions options_;
@@ -726,9 +473,7 @@ class Trainer {
   std::unique_ptr<ProcessMesh> mesh_;
   TrainingData data_;
   std::unique_ptr<TrainStep> step_;
-  std::unique_ptr<Evaluation> held_out_;  // null: nothing is held out
-  // One for each part of a mixture, with dataset.eval_parts.
-  std::vector<std::unique_ptr<Evaluation>> held_out_parts_;
+  std::unique_ptr<HeldOutEvaluation> evaluation_;  // null: nothing held out
   // Rank 0's.
   std::unique_ptr<FolderLock> run_lock_;
   std::unique_ptr<FolderLock> checkpoint_lock_;
@@ -739,19 +484,11 @@ class Trainer {
   StepRequests agreed_;
   int64_t skipped_in_a_row_ = 0;
   double longest_step_seconds_ = 0;
-  std::vector<double> busy_seconds_;  // of the steps since the last look
-  std::unique_ptr<StragglerDetector> stragglers_;
-  LossSpikes spikes_;
-  IdleExperts idle_experts_;
+  std::unique_ptr<StragglerWatch> stragglers_;
   double peak_flops_ = 1;  // of this rank
-  Trace trace_;
-  std::unique_ptr<MetricsFile> metrics_;
-  std::unique_ptr<TfEventsFile> events_;  // null: not asked for
   std::unique_ptr<StepWatchdog> watchdog_;
-  RecordedRun recorded_;
-  std::string unwritten_;
-  RunObserver silent_;
-  RunObserver& observer_;  // silent_ on ranks that do not report
+  RunRecord record_;
+  RunObserver& observer_;  // record_'s
 };
 
 }  // namespace
