@@ -1,11 +1,8 @@
 #include "brigade/launch/supervisor.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,23 +10,19 @@
 #include <algorithm>
 #include <cerrno>
 #include <deque>
-#include <map>
 #include <memory>
 #include <tuple>
 
 #include "brigade/base/check.h"
 #include "brigade/base/error.h"
-#include "brigade/launch/cpu_share.h"
-#include "brigade/launch/huge_pages.h"
 #include "brigade/launch/line_merger.h"
+#include "brigade/launch/rank_environment.h"
 #include "brigade/launch/rank_process.h"
 #include "brigade/launch/rank_report.h"
 
 namespace brigade {
-
 namespace {
 
-namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 // A rank that lost a peer may end before the peer's own end is seen: how long
@@ -45,89 +38,13 @@ constexpr int kPatience = 3;  // interrupts until the ranks are killed
 // How long output of a run that failed waits for somebody to read it.
 constexpr std::chrono::milliseconds kReaderWait{1000};
 
-// mkdtemp's folder is mode 0700.
-class PrivateFolder {
- public:
-  PrivateFolder() {
-    std::string pattern =
-        fs::path(process_environment()("TMPDIR").value_or("/tmp")) /
-        "brigade-run-XXXXXX";
-    if (::mkdtemp(pattern.data()) == nullptr)
-      throw StorageError(fmt::format(
-          "[launch] cannot make a folder '{}' for the ranks to meet in: {}; "
-          "set TMPDIR to a folder that can be written",
-          pattern,
-          ::strerror(errno)));
-    path_ = pattern;
-    // c10d waits for a store's file that is not there yet for minutes.
-    const Descriptor store(
-        ::open(store_file().c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
-  }
-  ~PrivateFolder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  PrivateFolder(const PrivateFolder&) = delete;
-  PrivateFolder& operator=(const PrivateFolder&) = delete;
-
-  fs::path store_file() const { return path_ / "store"; }
-  fs::path report_file(int rank) const {
-    return path_ / fmt::format("report-{}", rank);
-  }
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
-
-std::vector<fs::path> files_of(const PrivateFolder& folder, int nproc) {
-  std::vector<fs::path> files = {folder.store_file()};
-  for (int rank = 0; rank < nproc; ++rank)
-    files.push_back(folder.report_file(rank));
-  return files;
-}
-
-// The environment of one rank as NAME=value.
-std::vector<std::string> rank_environment(
-    const SupervisorOptions& options,
-    const PrivateFolder& folder,
-    int rank) {
-  std::map<std::string, std::string> variables;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string text = *entry;
-    const size_t equals = text.find('=');
-    // Another launcher's: our ranks are not its.
-    if (equals != std::string::npos && !text.starts_with("TORCHELASTIC_"))
-      variables[text.substr(0, equals)] = text.substr(equals + 1);
-  }
-  const int share = std::max(1, available_cpus() / options.nproc);
-  for (const auto& [name, value] :
-       thread_variables(process_environment(), share, options.threads_per_rank))
-    variables[name] = value;
-  if (const auto variable = huge_page_variable(process_environment()))
-    variables.insert_or_assign(variable->first, variable->second);
-  variables["RANK"] = variables["LOCAL_RANK"] = std::to_string(rank);
-  variables["WORLD_SIZE"] = variables["LOCAL_WORLD_SIZE"] =
-      std::to_string(options.nproc);
-  variables["BRIGADE_STORE_FILE"] = folder.store_file();
-  variables["BRIGADE_REPORT_FILE"] = folder.report_file(rank);
-  variables["BRIGADE_TERMINAL"] =
-      ::isatty(options.error_descriptor) == 1 ? "1" : "0";
-  for (const auto& [name, value] : options.environment)
-    variables[name] = value;
-  std::vector<std::string> list;
-  for (const auto& [name, value] : variables)
-    list.push_back(name + "=" + value);
-  return list;
-}
-
 class Supervisor {
  public:
   Supervisor(const SupervisorOptions& options, SignalPipe& signals)
       : options_(options),
         signals_(signals),
         guard_(
-            files_of(folder_, options.nproc),
+            folder_.files(options.nproc),
             folder_.path(),
             options.error_descriptor) {}
 
@@ -545,7 +462,7 @@ class Supervisor {
   enum class Phase { kRunning, kWaiting, kTerminating, kKilled };
 
   const SupervisorOptions& options_;
-  PrivateFolder folder_;
+  RankFolder folder_;
   SignalPipe& signals_;
   ProcessGuard guard_;
   std::deque<Rank> ranks_;
@@ -563,18 +480,7 @@ class Supervisor {
   Clock::time_point kill_deadline_ = Clock::time_point::max();
 };
 
-std::string signal_name(int number) {
-  const char* name = ::sigabbrev_np(number);
-  return name == nullptr ? fmt::format("signal {}", number)
-                         : fmt::format("SIG{} ({})", name, number);
-}
-
 }  // namespace
-
-bool asks_for_end(int number) {
-  return number == SIGINT || number == SIGTERM || number == SIGHUP ||
-         number == kTimeIsOver;
-}
 
 SignalPipe supervisor_signals() {
   return SignalPipe(
@@ -595,50 +501,6 @@ SupervisorResult supervise(
       options.nproc,
       options.command.size());
   return Supervisor(options, signals).run();
-}
-
-std::string describe(const RankFailure& failure) {
-  const std::string rank =
-      failure.note.empty()
-          ? fmt::format("rank {}", failure.rank)
-          : fmt::format("rank {} ({})", failure.rank, failure.note);
-  const std::string at =
-      failure.step < 0 ? "" : fmt::format(" at step {}", failure.step);
-  if (failure.signal != 0) {
-    const char* hint = failure.signal == SIGKILL
-                           ? "; the kernel does that when memory runs out"
-                           : "";
-    return fmt::format(
-        "{} was killed by {}{}{}", rank, signal_name(failure.signal), at, hint);
-  }
-  if (!failure.reason.empty())
-    return fmt::format("{} failed{}: {}", rank, at, failure.reason);
-  return fmt::format("{} exited with code {}{}", rank, failure.exit_code, at);
-}
-
-namespace {
-
-// A rank that did what the user asked for: of several that got different
-// signals (a terminal's and ours) too.
-bool ended_as_asked(const SupervisorResult& result, const RankFailure& rank) {
-  return result.was_asked_to_end && rank.reason.empty() &&
-         asks_for_end(rank.exit_code - 128);
-}
-
-}  // namespace
-
-std::vector<std::string> describe_failures(const SupervisorResult& result) {
-  std::vector<std::string> lines;
-  for (size_t i = result.failures.size(); i-- > 0;) {
-    const RankFailure& failure = result.failures[i];
-    const RankFailure& cause = result.failures.front();
-    const bool is_the_same = i > 0 && !failure.reason.empty() &&
-                             failure.reason == cause.reason &&
-                             failure.step == cause.step;
-    if (!is_the_same && !ended_as_asked(result, failure))
-      lines.push_back(describe(failure));
-  }
-  return lines;
 }
 
 }  // namespace brigade
