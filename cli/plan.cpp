@@ -2,7 +2,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
+#include <utility>
 
 #include "brigade/base/error.h"
 #include "brigade/config/given.h"
@@ -13,6 +15,8 @@
 
 namespace brigade::cli {
 namespace {
+
+namespace fs = std::filesystem;
 
 void check_inputs(const PlanArguments& arguments) {
   std::vector<std::string> problems;
@@ -40,8 +44,21 @@ void plan(PlanArguments arguments) {
   }
   if (!arguments.html.empty())
     check_writable(arguments.html, "<!DOCTYPE html>");
-  if (!arguments.config_out.empty())
+  if (!arguments.config_out.empty()) {
+    std::error_code error;
+    for (const auto& [option, path] :
+         {std::pair{"--model", arguments.model},
+          std::pair{"--machine", arguments.machine},
+          std::pair{"--html", arguments.html}}) {
+      if (fs::weakly_canonical(path, error) ==
+          fs::weakly_canonical(arguments.config_out, error))
+        throw ConfigError(fmt::format(
+            "[plan] --config-out '{}' is the file of {}; give another",
+            arguments.config_out,
+            option));
+    }
     check_writable(arguments.config_out);
+  }
   std::vector<int>& stages = arguments.zero_stages;
   std::sort(stages.begin(), stages.end());
   stages.erase(std::unique(stages.begin(), stages.end()), stages.end());

@@ -39,6 +39,8 @@ struct Model {
   // The loss and the optimizer of a training config.
   planner::HeadWork head = {};
   OptimizerOptions optimizer = {};
+  // The keys of group `training` that say these.
+  nlohmann::json training = nlohmann::json::object();
 };
 
 // Throw ConfigError with every problem found.

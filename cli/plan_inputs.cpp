@@ -6,6 +6,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/base/units.h"
+#include "brigade/config/train_config.h"
 #include "brigade/data/whole_text.h"
 #include "brigade/files/file.h"
 #include "brigade/files/read_once.h"
@@ -30,13 +31,25 @@ Json read_json_file(const fs::path& path) {
   return document.root().value();
 }
 
-// The Hugging Face config inside a training config, or the file itself.
+// The Hugging Face config inside a training config, with what the latter has in
+// place of the model's own, or the file itself.
 NamedModelConfig hugging_face_config(const NamedModelConfig& file) {
   const auto model = file.config.find("model");
   if (model == file.config.end() || !model->is_object() ||
       !model->contains("config"))
     return file;
-  return {model->at("config"), file.place + "/model/config"};
+  ModelConfig over;
+  const auto number = [&](const char* key, std::optional<int64_t>& value) {
+    if (const Json given = config_value(file.config, "model", key);
+        given.is_number_integer())
+      value = given.get<int64_t>();
+  };
+  number("num_hidden_layers", over.num_hidden_layers);
+  number("num_attention_heads", over.num_attention_heads);
+  number("num_key_value_heads", over.num_key_value_heads);
+  return {
+      with_model_overrides(over, model->at("config")),
+      file.place + "/model/config"};
 }
 
 // `value` becomes the choice that the config's training.KEY names.
@@ -71,6 +84,23 @@ OptimizerOptions optimizer_of(const Json& file) {
   number("sgd_momentum", options.sgd.momentum);
   number("ema_decay", options.ema_decay);
   return options;
+}
+
+// What of a training config the memory and the time of a layout depend on,
+// besides the layout: for the config that is written.
+Json counted_training(const Json& file) {
+  Json counted = Json::object();
+  for (const char* key :
+       {"optimizer",
+        "optimizer_state_dtype",
+        "sgd_momentum",
+        "ema_decay",
+        "loss"}) {
+    if (const Json given = config_value(file, "training", key);
+        !given.is_null())
+      counted[key] = given;
+  }
+  return counted;
 }
 
 machine::Machine read_machine(const std::string& given) {
@@ -119,7 +149,8 @@ Model read_model(const std::string& given) {
       .positions = decoder.max_position_embeddings,
       .config = config,
       .head = head_work(found.config),
-      .optimizer = optimizer_of(found.config)};
+      .optimizer = optimizer_of(found.config),
+      .training = counted_training(found.config)};
 }
 
 planner::Training make_training(

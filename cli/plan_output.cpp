@@ -22,7 +22,7 @@ using Json = nlohmann::json;
 Json config_of(
     const planner::StepEstimate& plan,
     const planner::Training& training,
-    const Json& model) {
+    const Model& model) {
   const planner::Layout& layout = plan.layout;
   Json config;
   config["distributed"] = {
@@ -35,7 +35,7 @@ Json config_of(
   if (layout.dims.ep > 1)
     config["distributed"]["ep_size"] = layout.dims.ep;
   config["model"] = {
-      {"config", model},
+      {"config", model.config},
       {"dtype",
        training.precision.products == machine::ProductDtype::kFp32
            ? "float32"
@@ -46,6 +46,7 @@ Json config_of(
       {"gradient_accumulation_steps",
        planner::micro_batches(layout, training.batch)},
       {"recompute", to_string(layout.recompute)}};
+  config["training"].update(model.training);
   config["dataset"] = {{"name", "data/DATASET"}};
   return config;
 }
@@ -281,20 +282,29 @@ void print_config(
         "does not know yet\n");
     return;
   }
-  const std::string text =
-      config_of(*plan, training, model.config).dump(2) + "\n";
+  const machine::ProductDtype products = training.precision.products;
+  const std::string other_dtype =
+      products == machine::ProductDtype::kFp32 ||
+              products == machine::ProductDtype::kBf16
+          ? ""
+          : fmt::format(
+                "; it trains in bfloat16, which takes longer than {}",
+                arguments.dtype);
+  const std::string text = config_of(*plan, training, model).dump(2) + "\n";
   if (arguments.config_out.empty()) {
     fmt::print(
         "\nThe quickest that `train` takes today is {}; --config-out FILE "
-        "writes its config\n",
-        to_string(plan->layout));
+        "writes its config{}\n",
+        to_string(plan->layout),
+        other_dtype);
     return;
   }
   write_text_file(arguments.config_out, text);
   fmt::print(
-      "\nwrote {}: {} (set dataset.name)\n",
+      "\nwrote {}: {} (set dataset.name){}\n",
       arguments.config_out,
-      to_string(plan->layout));
+      to_string(plan->layout),
+      other_dtype);
 }
 
 }  // namespace brigade::cli

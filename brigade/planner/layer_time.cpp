@@ -11,8 +11,7 @@ using machine::Collective;
 using machine::GroupPlace;
 using machine::ProductDtype;
 
-constexpr double kElement = 2;  // bytes of an activation
-constexpr double kId = 8;       // of a token or a target
+constexpr double kId = 8;  // bytes of a token or a target
 
 class Part {
  public:
@@ -22,7 +21,8 @@ class Part {
         program_(*training.program),
         shape_(training.shape),
         device_(training.machine.device, training.constants),
-        tp_(layout.dims.tp) {}
+        tp_(layout.dims.tp),
+        element_bytes_(training.precision.activation_bytes) {}
 
   PartTime layer(int64_t window, LayerMlp mlp) const {
     PartTime time;
@@ -60,7 +60,7 @@ class Part {
 
   PartTime embedding() const {
     PartTime time;
-    const double bytes = outer_tokens() * outer_width() * kElement;
+    const double bytes = outer_tokens() * outer_width() * element_bytes_;
     time.forward.data = device_.from_host(kId * static_cast<double>(tokens()));
     time.forward.elementwise = passes(2 * bytes);
     time.backward_weight.elementwise = passes_back(4 * bytes);
@@ -185,25 +185,28 @@ class Part {
   void add_elementwise(PartTime& time) const {
     const double outer = outer_tokens() * outer_width();
     const double mask = shape_.mask_bytes;
-    time.forward.elementwise += shape_.norms * passes(2 * kElement * outer) +
-                                2 * passes((3 * kElement + mask) * outer);
+    time.forward.elementwise +=
+        shape_.norms * passes(2 * element_bytes_ * outer) +
+        2 * passes((3 * element_bytes_ + mask) * outer);
     time.backward_input.elementwise +=
-        shape_.norms * passes_back(4 * kElement * outer);
+        shape_.norms * passes_back(4 * element_bytes_ * outer);
     if (mask > 0)
       time.backward_input.elementwise +=
-          2 * passes_back((2 * kElement + mask) * outer);
+          2 * passes_back((2 * element_bytes_ + mask) * outer);
     const double rotated =
         static_cast<double>(tokens()) * (query_width() + key_value_width());
     if (shape_.qk_norm)
-      add_passes(2 * kElement * rotated, 3 * kElement * rotated, time);
+      add_passes(
+          2 * element_bytes_ * rotated, 3 * element_bytes_ * rotated, time);
     if (shape_.learned_positions == 0)
-      add_passes(2 * kElement * rotated, 2 * kElement * rotated, time);
+      add_passes(
+          2 * element_bytes_ * rotated, 2 * element_bytes_ * rotated, time);
   }
 
   // Adds an activation of so many elements: its inputs are read, in backward
   // with dy, and as many gradients are written.
   void add_activation(double elements, PartTime& time) const {
-    const double bytes = elements * kElement;
+    const double bytes = elements * element_bytes_;
     const auto inputs = static_cast<double>(shape_.up_matrices);
     add_passes((inputs + 1) * bytes, (2 * inputs + 1) * bytes, time);
   }
@@ -239,7 +242,7 @@ class Part {
     const double scores =
         kScore * outer_tokens() * static_cast<double>(experts.num_experts);
     const double copied =
-        kElement * static_cast<double>(visits) * outer_width();
+        element_bytes_ * static_cast<double>(visits) * outer_width();
     time.forward.elementwise += passes(4 * scores) + 2 * passes(2 * copied);
     time.backward_input.elementwise += passes_back(4 * scores) +
                                        passes_back(2 * copied) +
@@ -251,7 +254,7 @@ class Part {
   void add_exchange(PartTime& time) const {
     const GroupPlace place = training_.place_expert_parallel(layout_.dims);
     const double bytes =
-        kElement *
+        element_bytes_ *
         static_cast<double>(tokens() * shape_.experts->num_experts_per_tok) *
         outer_width();
     const double once = all_to_all_seconds(training_.machine, place, bytes);
@@ -272,7 +275,7 @@ class Part {
     const machine::Machine& machine = training_.machine;
     const GroupPlace place = training_.place(layout_.dims, Axis::kCp);
     const double block =
-        2 * kElement * static_cast<double>(tokens()) * key_value_width();
+        2 * element_bytes_ * static_cast<double>(tokens()) * key_value_width();
     const double step = sampled_seconds(machine, place, kExchange, block);
     const bool is_measured = is_sampled(machine, place, kExchange);
     const auto exposed = [&](double steps, double attention_s) {
@@ -295,7 +298,7 @@ class Part {
   }
 
   double activation_bytes() const {
-    return kElement * static_cast<double>(tokens()) * outer_width();
+    return element_bytes_ * static_cast<double>(tokens()) * outer_width();
   }
 
   // Into a region of tensor parallel in forward; the gradient of leaving one.
@@ -385,6 +388,7 @@ class Part {
   const ModelShape& shape_;
   machine::DeviceTime device_;
   int tp_;
+  double element_bytes_;  // of an activation
 };
 
 }  // namespace

@@ -25,7 +25,7 @@ bool read_number_part(std::string_view part, Layout& layout) {
     if (!part.starts_with(prefix))
       return false;
     const auto value = parse_number<int64_t>(part.substr(prefix.size()));
-    if (!value || *value < low || *value > 1'000'000)
+    if (!value || *value < low || *value > 10'000'000)
       return false;
     target = static_cast<std::remove_reference_t<decltype(target)>>(*value);
     return true;

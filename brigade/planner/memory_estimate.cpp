@@ -7,8 +7,6 @@
 namespace brigade::planner {
 namespace {
 
-constexpr double kActivationBytes = 2;  // bytes of an activation
-
 // Parameters of a rank's largest layer.
 double largest_layer(const ModelShape& shape, const Layout& layout) {
   double most = 0;
@@ -33,9 +31,9 @@ double expert_rows(const Training& training, const Layout& layout) {
 // the router's fp32 logits and scores.
 double mlp_bytes(const Training& training, const Layout& layout, LayerMlp mlp) {
   const ModelShape& shape = training.shape;
-  const double per_width = kActivationBytes *
-                           static_cast<double>(shape.up_matrices + 1) /
-                           layout.dims.tp;
+  const double activation = training.precision.activation_bytes;
+  const double per_width =
+      activation * static_cast<double>(shape.up_matrices + 1) / layout.dims.tp;
   const double tokens = local_tokens(training, layout);
   if (mlp == LayerMlp::kOne)
     return per_width * tokens * static_cast<double>(shape.intermediate);
@@ -43,25 +41,26 @@ double mlp_bytes(const Training& training, const Layout& layout, LayerMlp mlp) {
   constexpr double kLogits = 4 + 4;
   return expert_rows(training, layout) *
              (per_width * static_cast<double>(experts.width) +
-              2 * kActivationBytes * static_cast<double>(shape.hidden)) +
+              2 * activation * static_cast<double>(shape.hidden)) +
          tokens * (per_width * static_cast<double>(experts.shared_width) +
                    kLogits * static_cast<double>(experts.num_experts));
 }
 
 double buffer_bytes(const Training& training, const Layout& layout) {
   const double hidden = hidden_bytes(training, layout);
+  const double activation = training.precision.activation_bytes;
   double bytes = 0;
   if (layout.dims.pp > 1)
     bytes += 4 * hidden;  // sent and received, each way
   if (layout.dims.tp > 1)
-    bytes += kActivationBytes * local_tokens(training, layout) *
+    bytes += activation * local_tokens(training, layout) *
              static_cast<double>(training.shape.hidden);  // the gathered tokens
   if (layout.dims.ep > 1)  // rows sent and received
-    bytes += 2 * kActivationBytes * expert_rows(training, layout) *
+    bytes += 2 * activation * expert_rows(training, layout) *
              static_cast<double>(training.shape.hidden);
   if (layout.dims.cp > 1) {
     const double block =
-        2 * kActivationBytes * local_tokens(training, layout) *
+        2 * activation * local_tokens(training, layout) *
         static_cast<double>(
             kv_heads_per_rank(training.shape.kv_heads, layout.dims.tp) *
             training.shape.head_dim);
@@ -82,10 +81,11 @@ double buffer_bytes(const Training& training, const Layout& layout) {
 double logits_bytes(const Training& training, const Layout& layout) {
   const double rows = static_cast<double>(
       vocab_rows_per_rank(training.shape.vocab, layout.dims.tp));
-  // Logits in 2 bytes, in fp32 and their gradient; with a teacher which of them
-  // it names, and once more fp32 without these.
-  const double bytes =
-      2 + 4 + 4 + (training.head.teacher_tokens > 0 ? 1 + 4 : 0);
+  // Logits as activations are, in fp32 where that is more, and their gradient;
+  // with a teacher which of them it names, and once more fp32 without these.
+  const double activation = training.precision.activation_bytes;
+  const double bytes = activation + (activation < 4 ? 4 : 0) + 4 +
+                       (training.head.teacher_tokens > 0 ? 1 + 4 : 0);
   return bytes * rows *
          training.program->tokens_with_logits(
              layout, local_tokens(training, layout));
@@ -103,19 +103,21 @@ double layer_activation_bytes(
     Recompute recompute,
     LayerMlp mlp) {
   const ModelShape& shape = training.shape;
+  const double activation = training.precision.activation_bytes;
   const double hidden = hidden_bytes(training, layout);
   if (recompute == Recompute::kFull)
     return hidden;
   const double tokens = local_tokens(training, layout);
-  const double mask = shape.mask_bytes / kActivationBytes;
+  const double mask = shape.mask_bytes / activation;
   // Inputs of the norms and of the first products, and two residuals' masks.
   const double outer = (shape.norms + 2 + 2 * mask) * hidden;
   const double kv = static_cast<double>(
       kv_heads_per_rank(shape.kv_heads, layout.dims.tp) * shape.head_dim);
   const double query =
       static_cast<double>(shape.query_width()) / layout.dims.tp;
-  // q, k, v and attention's output.
-  const double inner = kActivationBytes * tokens * (2 * query + 2 * kv) +
+  // q, k, v and attention's output, and q and k before their norms.
+  const double normed = shape.qk_norm ? query + kv : 0;
+  const double inner = activation * tokens * (2 * query + 2 * kv + normed) +
                        mlp_bytes(training, layout, mlp);
   const double scores =
       recompute == Recompute::kSelective
@@ -180,9 +182,16 @@ RankModel model_of_rank(
       model.layers_with_experts *
           layer_matrix_parameters(shape, LayerMlp::kExperts);
   const double tp = layout.dims.tp;
-  model.matrices = static_cast<double>(matrices) / tp;
+  // A kv head that several ranks share is on each of them.
+  const double copied_kv_heads =
+      static_cast<double>(kv_heads_per_rank(shape.kv_heads, layout.dims.tp)) -
+      static_cast<double>(shape.kv_heads) / tp;
+  const double copied = (model.layers + model.layers_with_experts) * 2 *
+                        copied_kv_heads *
+                        static_cast<double>(shape.head_dim * shape.hidden);
+  model.matrices = static_cast<double>(matrices) / tp + copied;
   model.parameters = {
-      .everywhere = static_cast<double>(everywhere) / tp,
+      .everywhere = static_cast<double>(everywhere) / tp + copied,
       .of_experts = static_cast<double>(of_experts) / (tp * layout.dims.ep)};
   return model;
 }

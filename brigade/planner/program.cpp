@@ -123,7 +123,7 @@ double local_tokens(const Training& training, const Layout& layout) {
 double hidden_bytes(const Training& training, const Layout& layout) {
   const double cut =
       layout.tokens == TokenLayout::kSharded ? layout.dims.tp : 1;
-  return 2 * local_tokens(training, layout) *
+  return training.precision.activation_bytes * local_tokens(training, layout) *
          static_cast<double>(training.shape.hidden) / cut;
 }
 

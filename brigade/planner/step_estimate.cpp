@@ -7,10 +7,11 @@
 namespace brigade::planner {
 namespace {
 
-// Past its warm-up a pipeline repeats itself every p micro-batches, so longer
-// ones are simulated up to here and continued.
-int simulated_micro_batches(int pp, int64_t micro_batches) {
-  const int64_t most = 4 * pp + micro_batches % pp;
+// Past its warm-up, which is longer with more stages, a pipeline repeats itself
+// every p micro-batches, so longer ones are simulated up to here and continued.
+int simulated_micro_batches(const Layout& layout, int64_t micro_batches) {
+  const int pp = layout.dims.pp;
+  const int64_t most = 4 * layout.stages() + micro_batches % pp;
   return static_cast<int>(std::min(micro_batches, most));
 }
 
@@ -120,11 +121,12 @@ StepEstimate StepEstimator::estimate(const Layout& layout) {
   const double busy = result.parts.computation.total();
   double makespan = busy;
   if (pp > 1) {
-    const int few = simulated_micro_batches(pp, m);
+    const int few = simulated_micro_batches(layout, m);
     makespan = simulated(layout, times, few).makespan;
     if (few < m) {
       const double before = simulated(layout, times, few - pp).makespan;
       makespan += (makespan - before) / pp * static_cast<double>(m - few);
+      makespan = std::max(makespan, busy);
     }
   }
   result.parts.bubble = makespan - busy;

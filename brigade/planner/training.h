@@ -16,7 +16,7 @@
 
 namespace brigade::planner {
 
-// Bytes per parameter. Mixed precision keeps 16: a bf16 weight, an fp32
+// Bytes per parameter and per activation. Mixed precision keeps 16 of the former: a bf16 weight, an fp32
 // gradient, and of the optimizer the fp32 master (of which the bf16 weight is
 // the upper half here) and two fp32 moments.
 struct Precision {
@@ -29,8 +29,13 @@ struct Precision {
   int wire_bytes = 4;  // of a gradient while it is reduced
   // optimizer_bytes of the layers' matrices; absent: as of all others.
   std::optional<double> matrix_optimizer_bytes = {};
+  double activation_bytes = 2;
 
-  static Precision fp32() { return {machine::ProductDtype::kFp32, 4, 4, 8, 8}; }
+  static Precision fp32() {
+    Precision precision{machine::ProductDtype::kFp32, 4, 4, 8, 8};
+    precision.activation_bytes = 4;
+    return precision;
+  }
   // Both become that optimizer's.
   void keep_states_of(const OptimizerOptions& options, WeightWidth weight) {
     const auto bytes = [&](StepUnit unit) {
@@ -101,7 +106,7 @@ struct ParameterSplit {
 
 // The tokens of a micro-batch on a rank of cp.
 double local_tokens(const Training& training, const Layout& layout);
-// [tokens, C] between the regions of tensor parallel, in 2 bytes.
+// Of the activations [tokens, C] between the regions of tensor parallel.
 double hidden_bytes(const Training& training, const Layout& layout);
 
 }  // namespace brigade::planner

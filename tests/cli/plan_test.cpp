@@ -132,6 +132,42 @@ TEST_F(PlanTest, TheLossAndTheOptimizerOfATrainingConfigCount) {
   EXPECT_NEAR(optimizer_gb({{"ema_decay", 0.99}}) / adamw, 1.4, 0.01);
 }
 
+// The keys that the memory was counted with, and the model's in its place.
+TEST_F(PlanTest, WritesTheTrainingConfigThatItHasCounted) {
+  std::ifstream file(BRIGADE_SOURCE_DIR "/examples/llama-3-8b.json");
+  const auto given = nlohmann::json::parse(file);
+  nlohmann::json config;
+  config["model"]["config"] =
+      given.contains("model") ? given["model"]["config"] : given;
+  config["model"]["num_hidden_layers"] = 4;
+  config["training"] = {{"optimizer", "sgd"}, {"sgd_momentum", 0.0}};
+  const std::string path = (folder_ / "run.json").string();
+  std::ofstream(path) << config;
+  const std::string written = (folder_ / "best.json").string();
+  const auto plan_of = [&](const std::string& config_out) {
+    return exit_code(start(
+        {"plan",
+         "--model",
+         path,
+         "--machine",
+         "h100",
+         "--gpus",
+         "8",
+         "--dtype",
+         "fp8",
+         "--config-out",
+         config_out}));
+  };
+  ASSERT_EQ(plan_of(written), 0) << err();
+  EXPECT_THAT(out(), HasSubstr("it trains in bfloat16"));
+  const auto loaded = load_train_config({.path = written, .world_size = 8});
+  EXPECT_EQ(loaded.config.training.optimizer.kind, OptimizerKind::kSgd);
+  EXPECT_EQ(loaded.config.training.optimizer.sgd.momentum, 0);
+  EXPECT_EQ(loaded.config.model.decoder->num_hidden_layers, 4);
+  EXPECT_EQ(plan_of(path), 2);
+  EXPECT_THAT(err(), HasSubstr("is the file of --model; give another"));
+}
+
 // `train` loads the quickest layout of a model with experts, also with the
 // other divisions of experts that are listed.
 TEST_F(PlanTest, TrainTakesTheLayoutsOfAModelWithExperts) {

@@ -36,6 +36,58 @@ TEST(MemoryEstimate, LogitsAreOneChunks) {
   EXPECT_EQ(logits(2, 8192), 1024 / 2);
 }
 
+// Twice as many bytes, but for attention's sums, which are fp32 in both, and the
+// logits: those of fp32 have no copy.
+TEST(MemoryEstimate, ActivationsOfFp32AreTwiceThoseOfBf16) {
+  Layout layout;
+  layout.dims = {.dp = 1, .tp = 2, .pp = 2};
+  layout.micro_batch = 2;
+  Training training = llama_on("h100");
+  training.batch = {.sequence_tokens = 4096, .sequences = 32};
+  const auto of = [&](const Precision& precision) {
+    training.precision = precision;
+    return StepEstimator(training).memory(layout)[0];
+  };
+  const MemoryParts bf16 = of({});
+  const MemoryParts fp32 = of(Precision::fp32());
+  EXPECT_NEAR(fp32.activations / bf16.activations, 2, 1e-3);
+  EXPECT_EQ(fp32.buffers, 2 * bf16.buffers);
+  const double fp32_logits = logits_bytes(training, layout);
+  training.precision = {};
+  EXPECT_EQ(fp32_logits, logits_bytes(training, layout) / 10 * 8);
+}
+
+// q and k are kept before their norms, in 2 bytes.
+TEST(MemoryEstimate, NormsOfQAndKKeepTheirInputs) {
+  Layout layout;
+  Training training = llama_on("h100");
+  const auto activations = [&](bool qk_norm) {
+    training.shape.qk_norm = qk_norm;
+    return on_one_rank(training, layout).activations;
+  };
+  const ModelShape& shape = training.shape;
+  const auto width = static_cast<double>(
+      shape.query_width() + shape.kv_heads * shape.head_dim);
+  EXPECT_EQ(
+      activations(true) - activations(false),
+      2 * static_cast<double>(shape.layers) * width *
+          local_tokens(training, layout));
+}
+
+// 8 kv heads: with tp 16 each is on two ranks.
+TEST(MemoryEstimate, KvHeadsThatRanksShareAreOnEachOfThem) {
+  Training training = llama_on("h100");
+  const ModelShape& shape = training.shape;
+  const auto weights = [&](int tp) {
+    Layout layout;
+    layout.dims.tp = tp;
+    return on_one_rank(training, layout).weights;
+  };
+  const auto copied = static_cast<double>(
+      2 * shape.layers * shape.hidden * shape.head_dim / 2);  // half a head
+  EXPECT_EQ(weights(16) - weights(8) / 2, 2 * copied);
+}
+
 // 12 bytes for each of k tokens, of all micro-batches of a step, on each rank.
 TEST(MemoryEstimate, TeacherOutputsAreOnEveryRankOfAPipeline) {
   Layout layout;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <vector>
 
 #include "support.h"
 
@@ -79,21 +80,30 @@ TEST(StepEstimate, TheZeroBubbleScheduleWaitsForFAndBLessW) {
 }
 
 TEST(StepEstimate, ALongPipelineIsContinuedAsItsSimulationWouldEnd) {
-  for (ScheduleKind kind :
-       {ScheduleKind::kOneFOneB,
-        ScheduleKind::kZeroBubble,
-        ScheduleKind::kInterleaved1F1B}) {
-    Training training = llama_on("a100-80");
-    training.batch.sequences = 8 * 37;
+  struct Pipeline {
+    ScheduleKind schedule;
+    int pp, virtual_stages, micro_batches;
+  };
+  for (const Pipeline& pipeline : std::vector<Pipeline>{
+           {ScheduleKind::kOneFOneB, 4, 1, 37},
+           {ScheduleKind::kZeroBubble, 4, 1, 37},
+           {ScheduleKind::kInterleaved1F1B, 4, 2, 37},
+           {ScheduleKind::kInterleaved1F1B, 2, 2, 256},
+           {ScheduleKind::kInterleaved1F1B, 2, 4, 256},
+           {ScheduleKind::kInterleaved1F1B, 4, 4, 67}}) {
+    Training training = llama_on("h100");
+    training.batch.sequences = pipeline.micro_batches;
     Layout layout;
-    layout.dims = {.dp = 8, .tp = 1, .pp = 4};
-    layout.schedule = kind;
-    layout.virtual_stages = kind == ScheduleKind::kInterleaved1F1B ? 2 : 1;
+    layout.dims.pp = pipeline.pp;
+    layout.schedule = pipeline.schedule;
+    layout.virtual_stages = pipeline.virtual_stages;
     StepEstimator estimator(training);
     const StepParts parts = estimator.estimate(layout).parts;
-    const double whole = estimator.timeline(layout, 37).makespan;
+    const double whole =
+        estimator.timeline(layout, pipeline.micro_batches).makespan;
     EXPECT_NEAR(parts.computation.total() + parts.bubble, whole, 1e-3 * whole)
-        << to_string(kind);
+        << to_string(pipeline.schedule) << ", pp " << pipeline.pp << ", v "
+        << pipeline.virtual_stages;
   }
 }
 
