@@ -239,6 +239,22 @@ class OpOf : public ::testing::TestWithParam<std::tuple<Case, Kernels>> {
   }
 };
 
+// More rows than are computed at a time, against sequence by sequence.
+TEST(Geglu, OfManyRowsIsThatOfFew) {
+  const auto gate = torch::randn({3, 400, 1024}).to(torch::kBFloat16);
+  const auto up = torch::randn({3, 400, 1024}).to(torch::kBFloat16);
+  const auto run = [](const Tensor& gate_value, const Tensor& up_value) {
+    const auto x = gate_value.clone().requires_grad_();
+    const auto y = up_value.clone().requires_grad_();
+    const auto out = geglu(x, y);
+    out.sum().backward();
+    return torch::stack({out.detach(), x.grad(), y.grad()}, -1);
+  };
+  const auto all = run(gate, up);
+  for (int64_t i = 0; i < 3; ++i)
+    EXPECT_TRUE(torch::equal(all[i], run(gate[i], up[i]))) << i;
+}
+
 TEST_P(OpOf, AgreesWithFloat64AndIsNoFurtherThanTorchs) {
   const auto oracle = run(inputs(), torch::kDouble, op().plain);
   const auto wide = run_ours(torch::kFloat);
