@@ -116,7 +116,7 @@ void TrainingOutput::on_end(const RunEnd& end) {
     write_log(
         "\nstep {}: what communication cost, by bucket\n{}",
         last_.step,
-        report.table(end.dp_cp_size));
+        report.table(end.replicas));
   }
   write_log(
       "\nfinal loss {:.4f} after {} steps, {:.0f} tokens/s\n",

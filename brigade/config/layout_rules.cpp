@@ -205,6 +205,13 @@ std::vector<ParallelDims> layouts_near(
   return layouts;
 }
 
+// Rules of gradients and ZeRO that the config breaks.
+size_t count_refusals(const TrainConfig& config) {
+  Problems problems;
+  check_data_parallel(config, problems);
+  return problems.size();
+}
+
 // The number of virtual stages with which such a layout fits, if there is one:
 // the config's own, else the least of a schedule.
 std::optional<int> fitting_virtual_stages(
@@ -226,7 +233,7 @@ std::optional<int> fitting_virtual_stages(
       check_model(candidate, *decoder, problems);
     if (problems.empty())
       check_run(candidate, problems);
-    if (problems.empty())
+    if (problems.empty() && count_refusals(candidate) <= count_refusals(config))
       return virtual_stages;
   }
   return std::nullopt;
@@ -249,6 +256,15 @@ std::vector<std::string> nearest_layouts(
     std::vector<std::string> settings;
     if (*virtual_stages != config.distributed.pp_virtual_stages)
       settings.push_back(fmt::format("pp_virtual_stages={}", *virtual_stages));
+    // As fitting_virtual_stages() changes them.
+    if (dims.pp != wanted.pp ||
+        *virtual_stages != config.distributed.pp_virtual_stages) {
+      if (config.distributed.pp_layers)
+        settings.emplace_back("pp_layers=null");
+      if (config.training.recompute.size() > 1)
+        settings.push_back(fmt::format(
+            "recompute={}", to_string(config.training.recompute.front())));
+    }
     if (dims.ep == 1 && wanted.ep > 1)  // which the product leaves out
       settings.emplace_back("ep_size=1");
     nearest.push_back(fmt::format(

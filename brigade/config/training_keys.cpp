@@ -382,7 +382,8 @@ void add_training_schedule(std::vector<ConfigKey>& keys) {
           kAny,
           kTrajectory,
           "where cosine, linear, wsd and trapezoid reach min_learning_rate: "
-          "one step after the run's last, or at step total_train_steps")
+          "one step after the run's last, or at step total_train_steps, where "
+          "inverse_sqrt is a step ahead too")
       .default_note = "after_last_step; a continued run's as it was saved";
   group.key(
       "grad_clip",

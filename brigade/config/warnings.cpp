@@ -43,7 +43,7 @@ std::vector<std::string> find_warnings(const LoadedConfig& loaded) {
         to_string(training.lr.decay)));
   const int64_t apart_steps = last - distributed.rounds.warmup_steps;
   if (distributed.rounds.local_steps > 0 && apart_steps <= 0) {
-    const int64_t left = last % distributed.rounds.warmup_interval;
+    const int64_t left = steps_not_merged(distributed.rounds, last);
     warnings.push_back(fmt::format(
         "/distributed/local_warmup_steps = {} is not less than the run's {} "
         "steps: the whole run is a warm-up{}",
@@ -57,9 +57,11 @@ std::vector<std::string> find_warnings(const LoadedConfig& loaded) {
                   left)));
   } else if (
       distributed.rounds.local_steps > 0 &&
-      apart_steps % distributed.rounds.local_steps != 0) {
+      (apart_steps - distributed.rounds.delay) %
+              distributed.rounds.local_steps !=
+          0) {
     warnings.push_back(fmt::format(
-        "the number of the run's steps, {}{}, is no multiple of "
+        "the number of the run's steps, {}{}{}, is no multiple of "
         "/distributed/local_steps = {}: what the groups learn in the last {} "
         "steps does not reach the weights that are saved",
         last,
@@ -68,8 +70,13 @@ std::vector<std::string> find_warnings(const LoadedConfig& loaded) {
             : fmt::format(
                   " less /distributed/local_warmup_steps = {}",
                   distributed.rounds.warmup_steps),
+        distributed.rounds.delay == 0
+            ? ""
+            : fmt::format(
+                  " less /distributed/outer_delay = {}",
+                  distributed.rounds.delay),
         distributed.rounds.local_steps,
-        apart_steps % distributed.rounds.local_steps));
+        steps_not_merged(distributed.rounds, last)));
   }
   if (!config.model.decoder)
     return warnings;

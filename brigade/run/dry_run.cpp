@@ -16,6 +16,7 @@
 #include "brigade/run/part_use.h"
 #include "brigade/run/resume_check.h"
 #include "brigade/run/run_options.h"
+#include "brigade/safetensors/folder.h"
 #include "brigade/schedule/bucket_plan.h"
 
 namespace brigade {
@@ -158,12 +159,22 @@ StateBytes bytes_of(const TrainConfig& config, const StageParams& stage) {
                     (distributed.outer.wire == WireFormat::kFp32 ? 12 : 16)};
 }
 
-std::string describe_run(const TrainConfig& config, const TrainingData& data) {
+// `continued`: the checkpoint that the run begins with, if any.
+std::string describe_run(
+    const TrainConfig& config,
+    const TrainingData& data,
+    const std::optional<CheckpointManifest>& continued) {
   const DecoderConfig& decoder = model_of(config);
   const TrainingConfig& training = config.training;
   const int64_t windows_per_step = sequences_per_step(config);
+  const int64_t steps = continued ? continued->step : 0;
+  const int64_t samples =
+      continued ? std::max<int64_t>(0, continued->samples) : 0;
+  const int64_t last =
+      last_step(config, steps, continued ? continued->tokens : 0);
   const double epochs =
-      static_cast<double>(last_step(config) * windows_per_step) /
+      static_cast<double>(
+          samples + std::max<int64_t>(0, last - steps) * windows_per_step) /
       static_cast<double>(std::max<uint64_t>(1, data.training_windows));
   std::string text = fmt::format(
       "layout      {}\n{}\n",
@@ -203,7 +214,7 @@ std::string describe_run(const TrainConfig& config, const TrainingData& data) {
         data.num_tokens,
         data.training_windows,
         data.held_out_windows,
-        last_step(config),
+        last,
         epochs);
   }
   const std::string evaluation =
@@ -216,7 +227,7 @@ std::string describe_run(const TrainConfig& config, const TrainingData& data) {
     text += fmt::format(
         "packing     {}\n",
         describe(*data.packing, config.dataset.long_documents));
-  const auto uses = count_part_use(config, data, 0, 0);
+  const auto uses = count_part_use(config, data, steps, samples);
   if (uses.size() > 1) {
     for (const PartUse& use : uses)
       text += fmt::format("            {}\n", describe(use));
@@ -320,10 +331,13 @@ std::string describe_dry_run(
   options.text = TrainingDataOptions::Text::kCheck;
   const TrainingData data = open_training_data(options);
   check_run_folder(config);
+  check_prometheus_file(config.logging);
   check_checkpoint_folder(config, checkpoint_bytes(config));
-  check_named_checkpoint(config, data);
-  std::string text =
-      describe_run(config, data) + describe_groups(config.distributed);
+  if (config.model.init == WeightInit::kPretrained)
+    static_cast<void>(SafetensorsFolder(config.model.folder));
+  const auto continued = check_named_checkpoint(config, data);
+  std::string text = describe_run(config, data, continued) +
+                     describe_groups(config.distributed);
   const std::vector<ModelPart> parts = stage_parts(config);
   for (size_t stage = 0; stage < parts.size(); ++stage)
     text += describe_stage(config, stage, parts[stage]);

@@ -12,8 +12,9 @@
 #include "brigade/files/digest.h"
 #include "brigade/files/fingerprint.h"
 #include "brigade/files/tokenizer_names.h"
+#include "brigade/metrics/run_folder.h"
 #include "brigade/run/base_model.h"
-#include "brigade/run/manifest.h"
+#include "brigade/run/checkpoint_folder.h"
 #include "brigade/run/resume_rules.h"
 #include "brigade/run/stored_checkpoint.h"
 #include "brigade/run/tokenizer_files.h"
@@ -38,6 +39,19 @@ std::string sha256_of_tokenizer_folder(const fs::path& folder) {
   for (const FileToCopy& file : files)
     text += fmt::format("{} {}\n", file.name, sha256_of_file(file.source));
   return sha256_of_text(text);
+}
+
+// The newest checkpoint of the folder whose files are there and whole by their
+// headers.
+std::optional<StoredCheckpoint> newest_checkpoint(const fs::path& folder) {
+  const auto checkpoints = list_checkpoints(folder);
+  for (size_t i = checkpoints.size(); i-- > 0;) {
+    try {
+      return StoredCheckpoint(checkpoints[i].directory);
+    } catch (const DataError&) {
+    }
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -146,14 +160,20 @@ void check_resume(
     observer.on_message("changed: " + text);
 }
 
-void check_named_checkpoint(
+std::optional<CheckpointManifest> check_named_checkpoint(
     const TrainConfig& config,
     const TrainingData& data) {
   const std::string& path = config.checkpoint.load_path;
-  if (path.empty() || path == "auto")
-    return;
+  if (path.empty())
+    return std::nullopt;
+  const auto stored = path == "auto"
+                          ? newest_checkpoint(checkpoint_folder(config))
+                          : StoredCheckpoint(path);
+  if (!stored)
+    return std::nullopt;
   RunObserver silent;
-  check_resume(StoredCheckpoint(path).directory(), config, data, silent);
+  check_resume(stored->directory(), config, data, silent);
+  return stored->manifest();
 }
 
 }  // namespace brigade

@@ -3,10 +3,12 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "brigade/config/train_config.h"
 #include "brigade/data/training_data.h"
+#include "brigade/run/manifest.h"
 #include "brigade/run/run_observer.h"
 
 namespace brigade {
@@ -32,9 +34,10 @@ void check_resume(
     const TrainingData& data,
     RunObserver& observer);
 
-// The same for the checkpoint that checkpoint.load_path names, in silence.
-// Does nothing when it names none: "" or "auto".
-void check_named_checkpoint(
+// The same, in silence, for the checkpoint that checkpoint.load_path names; for
+// "auto" the newest that looks whole. Returns its manifest; std::nullopt where
+// there is none.
+std::optional<CheckpointManifest> check_named_checkpoint(
     const TrainConfig& config,
     const TrainingData& data);
 

@@ -47,7 +47,7 @@ struct RunEnd {
   int64_t steps = 0;           // that the run is at, those before it included
   int64_t trained_tokens = 0;  // by this start of the run; 0: none were left
   double seconds = 0;          // that training them took
-  int dp_cp_size = 1;          // ranks that a bucket was reduced over
+  int replicas = 1;            // ranks that a bucket was reduced over
   std::filesystem::path checkpoint;  // the newest
   std::optional<std::filesystem::path>
       trace;  // this rank's, if any was written

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace brigade {
 namespace {
 
@@ -94,6 +96,20 @@ bool is_under_way(
       return true;
   }
   return false;
+}
+
+int64_t steps_not_merged(const FragmentSchedule& schedule, int64_t steps) {
+  if (steps <= schedule.warmup_steps)
+    return steps % schedule.warmup_interval;
+  int64_t most = 0;
+  for (int fragment = 0; fragment < schedule.fragments; ++fragment) {
+    int64_t sent = steps - schedule.delay;
+    while (sent > schedule.warmup_steps &&
+           !is_sent_after(schedule, fragment, sent))
+      --sent;
+    most = std::max(most, steps - std::max(sent, schedule.warmup_steps));
+  }
+  return most;
 }
 
 int fragment_of_layer(int64_t layer, int fragments) {

@@ -64,6 +64,10 @@ std::vector<FragmentEvent> fragment_events(
 // done.
 bool is_under_way(const FragmentSchedule& schedule, int fragment, int64_t step);
 
+// What the common weights do not have after `steps` steps: so many of the last
+// ones, of the fragment that lacks most.
+int64_t steps_not_merged(const FragmentSchedule& schedule, int64_t steps);
+
 // The fragment of each layer: neighbours are in different fragments, so that
 // every pipeline stage has a share of each.
 int fragment_of_layer(int64_t layer, int fragments);

@@ -373,11 +373,16 @@ std::string with_bucket_capacity(
 void check_tunable(const TrainConfig& config) {
   std::vector<std::string> problems;
   const DistributedConfig& distributed = config.distributed;
-  if (distributed.dims.replicas() == 1) {
+  if (distributed.dims.replicas() == distributed.replica_groups()) {
     problems.push_back(fmt::format(
-        "[tune-buckets] gradients are summed over {} = 1 rank, so there is no "
-        "communication to tune; give --nproc more ranks",
-        distributed.dims.product(kReplicaAxes)));
+        "[tune-buckets] gradients are summed over {}{} = 1 rank, so there is "
+        "no communication to tune; give --nproc more ranks",
+        distributed.dims.product(kReplicaAxes),
+        distributed.replica_groups() == 1
+            ? ""
+            : fmt::format(
+                  ", in {} groups (distributed.local_steps)",
+                  distributed.replica_groups())));
   }
   if (distributed.grad_sync == GradSyncAlgorithm::kPerParam) {
     problems.emplace_back(

@@ -19,6 +19,7 @@
 #include "brigade/run/checkpoint_folder.h"
 #include "brigade/run/resume_check.h"
 #include "brigade/run/resume_rules.h"
+#include "brigade/schedule/fragment_schedule.h"
 #include "brigade/train/local_checkpoint.h"
 #include "brigade/train/wire_checkpoint.h"
 
@@ -303,6 +304,29 @@ std::optional<fs::path> find_checkpoint_to_continue(
   return directory;
 }
 
+namespace {
+
+// The schedule of the low-communication training that wrote the checkpoint; of
+// data parallel, one that merges after each step.
+FragmentSchedule saved_rounds(const nlohmann::json& config) {
+  const auto number = [&](const std::string& key, auto& value) {
+    const nlohmann::json::json_pointer place("/distributed/" + key);
+    if (config.contains(place) && config[place].is_number_integer())
+      config[place].get_to(value);
+  };
+  FragmentSchedule schedule;
+  number("local_steps", schedule.local_steps);
+  if (schedule.local_steps < 1)
+    return {};
+  number("outer_fragments", schedule.fragments);
+  number("outer_delay", schedule.delay);
+  number("local_warmup_steps", schedule.warmup_steps);
+  number("local_warmup_interval", schedule.warmup_interval);
+  return schedule;
+}
+
+}  // namespace
+
 LoadedRun load_run(const fs::path& directory, TrainStep& step) {
   const Stages& stages = step.stages();
   LocalTraining* const local = step.local();
@@ -355,6 +379,9 @@ LoadedRun load_run(const fs::path& directory, TrainStep& step) {
        manifest.skipped_steps},
       manifest.run,
       has_groups,
+      local == nullptr || !has_groups
+          ? steps_not_merged(saved_rounds(manifest.config), manifest.step)
+          : 0,
       other};
 }
 

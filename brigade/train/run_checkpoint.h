@@ -36,6 +36,8 @@ struct LoadedRun {
   // False: low-communication training whose groups the checkpoint does not
   // have; all begin with its weights, and the mean of its groups' moments.
   bool has_groups = true;
+  // Of the groups' last steps, so many are in no weights that this run reads.
+  int64_t unmerged_steps = 0;
   // The optimizer of the checkpoint, where it is another one than this run's,
   // whose states then begin from zero; empty: the same.
   std::string other_optimizer;

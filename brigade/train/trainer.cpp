@@ -149,7 +149,7 @@ class Trainer {
          .steps = position_.steps,
          .trained_tokens = position_.tokens - tokens_before,
          .seconds = static_cast<double>(steady_now_ns() - begin_ns) / 1e9,
-         .dp_cp_size = mesh_->dp_cp()->size(),
+         .replicas = mesh_->replicas()->size(),
          .checkpoint =
              checkpoint_folder(config_) / std::to_string(position_.steps),
          .trace = record_.trace_path()});
@@ -289,6 +289,11 @@ class Trainer {
           "the checkpoint does not have {} groups: each begins a new round "
           "with the checkpoint's weights and the mean of its moments",
           mesh_->replica_groups()));
+    if (loaded.unmerged_steps > 0)
+      observer_.on_message(fmt::format(
+          "what the checkpoint's groups learned in their last {} steps was not "
+          "merged and is dropped: the run goes on with the common weights",
+          loaded.unmerged_steps));
     if (!loaded.other_optimizer.empty())
       observer_.on_message(fmt::format(
           "the checkpoint has the states of {}: those of {} are initialised",

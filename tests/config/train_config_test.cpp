@@ -606,6 +606,15 @@ TEST(TrainConfig, WarnsOfUnlikelyValues) {
           HasSubstr(
               "less /distributed/local_warmup_steps = 30, is no multiple"),
           HasSubstr("the last 50 steps"))));
+  // The last round has to be merged too.
+  const std::string delay = "distributed.outer_delay=4";
+  EXPECT_THAT(
+      warnings({local, delay, "training.total_train_steps=184"}), IsEmpty());
+  EXPECT_THAT(
+      warnings({local, delay, "training.total_train_steps=180"}),
+      ElementsAre(AllOf(
+          HasSubstr("180 less /distributed/outer_delay = 4, is no multiple"),
+          HasSubstr("the last 60 steps"))));
   EXPECT_THAT(
       warnings({local, "distributed.local_warmup_steps=200"}),
       ElementsAre(EndsWith("the whole run is a warm-up")));
@@ -979,6 +988,13 @@ TEST(TrainConfig, AModelThatDoesNotFitShowsTheNearestLayoutsThatDo) {
           HasSubstr("8 stages"),
           HasSubstr("a model of 4 layers"),
           HasSubstr("that fit: dp 2 * pp 4 * cp 1 * tp 1"))));
+  // A layout that ZeRO would then refuse is none.
+  EXPECT_THAT(
+      problems_of({"distributed.tp_size=3", "distributed.zero_stage=3"}, 6),
+      Not(Contains(HasSubstr("pp 2"))));
+  EXPECT_THAT(
+      problems_of({"distributed.pp_size=8", "distributed.pp_layers=[3,1]"}, 8),
+      Contains(HasSubstr("tp 1 with pp_layers=null")));
   EXPECT_THAT(
       problems_of({"distributed.cp_size=3"}, 3),
       ElementsAre(AllOf(
@@ -1097,7 +1113,8 @@ TEST(TrainConfig, SchedulesSayWhatTheyNeed) {
       ElementsAre(AllOf(
           HasSubstr("1f1b has one stage per rank"),
           HasSubstr("that fit: dp 1 * pp 2 * cp 1 * tp 1 with "
-                    "pp_virtual_stages=1; "))));
+                    "pp_virtual_stages=1 and pp_layers=null and "
+                    "recompute=none; "))));
   for (const char* virtual_stages : {"1", "4"})
     EXPECT_THAT(
         problems_of(

@@ -54,6 +54,23 @@ TEST(FragmentSchedule, IsTheTableOfTheHeader) {
   EXPECT_FALSE(is_under_way(schedule, 0, 4));
 }
 
+TEST(FragmentSchedule, LosesWhatIsNotMergedAtTheEnd) {
+  // The header's: steps 4, 7 and 10 merge fragments 0, 1 and 0.
+  const FragmentSchedule schedule{.local_steps = 6, .fragments = 2, .delay = 1};
+  EXPECT_EQ(steps_not_merged(schedule, 3), 3);
+  EXPECT_EQ(steps_not_merged(schedule, 4), 4);
+  EXPECT_EQ(steps_not_merged(schedule, 6), 6);
+  EXPECT_EQ(steps_not_merged(schedule, 7), 4);
+  EXPECT_EQ(steps_not_merged(schedule, 9), 6);
+  EXPECT_EQ(steps_not_merged(schedule, 10), 4);
+  const FragmentSchedule diloco{.local_steps = 4, .warmup_steps = 2};
+  EXPECT_EQ(steps_not_merged(diloco, 6), 0);
+  EXPECT_EQ(steps_not_merged(diloco, 9), 3);
+  EXPECT_EQ(steps_not_merged(diloco, 1), 0);
+  const FragmentSchedule averaging{.warmup_steps = 6, .warmup_interval = 3};
+  EXPECT_EQ(steps_not_merged(averaging, 5), 2);
+}
+
 TEST(FragmentSchedule, WarmupStepsPutEveryRoundOff) {
   const FragmentSchedule at_once{.local_steps = 6, .fragments = 2, .delay = 1};
   FragmentSchedule later = at_once;

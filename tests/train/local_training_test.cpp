@@ -535,6 +535,7 @@ TEST_F(LocalSteps, OtherGroupsBeginWithTheMeanOfTheMoments) {
       TrainStep step(config, mesh, data);
       const LoadedRun loaded = load_run(from, step);
       EXPECT_EQ(loaded.has_groups, overrides.empty());
+      EXPECT_EQ(loaded.unmerged_steps, 0);  // a round has ended
       const Checkpoint source(from);
       step.stages().front()->params().visit([&](const Param& param) {
         for (const State& moment : param.states) {
