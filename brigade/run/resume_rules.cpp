@@ -22,6 +22,8 @@ constexpr const char* kPacking = "dataset.packing";
 constexpr const char* kParametrizationKey = "training.parametrization";
 constexpr const char* kLossKey = "training.loss";
 constexpr const char* kBatch = "sequences per step";
+// What with_past_mixture() adds to group `dataset`.
+constexpr const char* kMixesByStep = "mixes by step";
 constexpr const char* kModelPrefix = "model.config ";
 constexpr const char* kHoldsOutFact =
     "training.eval_every (whether data is held out)";
@@ -104,17 +106,24 @@ std::vector<std::string> differences(
   return result;
 }
 
+bool is_table(const json& weight) {
+  return weight.is_array() && !weight.empty();
+}
+
+bool is_by_step(const json& table) {
+  return table[0].contains("step");
+}
+
+bool is_constant(const json& table) {
+  return std::all_of(table.begin(), table.end(), [&](const json& point) {
+    return point.at("weight") == table[0].at("weight");
+  });
+}
+
 // The part of a table of weights that lies before, with the value that it has
-// come to; one number where that never changed. A table by steps means
-// something only for one number of sequences per step.
-json past_weight(
-    const json& weight,
-    int64_t steps,
-    int64_t tokens,
-    const json& config) {
-  if (!weight.is_array() || weight.empty())
-    return weight;
-  const bool is_in_steps = weight[0].contains("step");
+// come to.
+json past_table(const json& weight, int64_t steps, int64_t tokens) {
+  const bool is_in_steps = is_by_step(weight);
   const char* const key = is_in_steps ? "step" : "tokens";
   const auto now = static_cast<double>(is_in_steps ? steps : tokens);
   json past = json::array();
@@ -136,14 +145,6 @@ json past_weight(
     value = next;
   }
   add(now, value);
-  const bool is_constant =
-      std::all_of(past.begin(), past.end(), [&](const json& point) {
-        return point.at("weight") == past[0].at("weight");
-      });
-  if (is_constant)
-    return past[0].at("weight");
-  if (is_in_steps)
-    past.push_back({{kBatch, batch_size(config)}});
   return past;
 }
 
@@ -187,6 +188,8 @@ RunFacts run_facts(const json& config, const json& model, const json& data) {
   add_held_out(config, facts.meaning);
   if (const json batch = batch_size(config); !batch.is_null())
     facts.trajectory[kBatch] = batch;
+  facts.mixes_by_step =
+      config.contains("dataset") && config["dataset"].contains(kMixesByStep);
   if (model.is_object()) {
     for (const auto& [key, value] : model.items())
       facts.meaning[kModelPrefix + key] = value;
@@ -218,9 +221,32 @@ json with_past_mixture(const json& config, int64_t steps, int64_t tokens) {
   const json mixture = value_of(config, "dataset.mixture");
   if (!mixture.is_array())
     return result;
+  std::vector<json*> tables;
+  bool is_past_constant = true;
   for (json& part : result["dataset"]["mixture"]) {
-    if (part.is_object() && part.contains("weight"))
-      part["weight"] = past_weight(part["weight"], steps, tokens, config);
+    if (!part.is_object() || !part.contains("weight"))
+      continue;
+    json& weight = part["weight"];
+    if (!is_table(weight))
+      continue;
+    if (is_by_step(weight) && !is_constant(weight))
+      result["dataset"][kMixesByStep] = true;
+    weight = past_table(weight, steps, tokens);
+    is_past_constant = is_past_constant && is_constant(weight);
+    tables.push_back(&weight);
+  }
+  // A weight that never changed is a number, but where another one did: shares
+  // are computed anew at all points, and at the first sequence.
+  const auto has_points = [](const json& past) {
+    const json& first = past.front();
+    return past.size() >
+           (first.value("step", first.value("tokens", 1)) == 0 ? 2 : 1);
+  };
+  for (json* weight : tables) {
+    if (is_constant(*weight) && (is_past_constant || !has_points(*weight)))
+      *weight = weight->front().at("weight");
+    else if (is_by_step(*weight))
+      weight->push_back({{kBatch, batch_size(config)}});
   }
   return result;
 }
@@ -230,7 +256,16 @@ ResumeChanges compare_runs(
     const RunFacts& now,
     const std::vector<std::string>& allow_changes) {
   ResumeChanges changes;
-  for (std::string& text : differences(saved.meaning, now.meaning)) {
+  std::vector<std::string> different = differences(saved.meaning, now.meaning);
+  if (now.mixes_by_step) {
+    for (const std::string& text :
+         differences(saved.trajectory, now.trajectory)) {
+      if (text.starts_with(kBatch))
+        different.push_back(fmt::format(
+            "dataset.mixture (whose points are steps; give tokens): {}", text));
+    }
+  }
+  for (std::string& text : different) {
     const bool allowed =
         is_allowed(text.substr(0, text.find(": ")), allow_changes);
     (allowed ? changes.allowed : changes.refused).push_back(std::move(text));

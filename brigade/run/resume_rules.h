@@ -19,6 +19,9 @@ namespace brigade {
 struct RunFacts {
   std::map<std::string, nlohmann::json> meaning;
   std::map<std::string, nlohmann::json> trajectory;
+  // A weight of dataset.mixture changes with the number of steps, which mean
+  // other sequences with another batch. with_past_mixture() notes it.
+  bool mixes_by_step = false;
 };
 
 // training.optimizer of a checkpoint's config.

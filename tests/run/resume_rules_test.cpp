@@ -276,6 +276,21 @@ TEST(ResumeRules, AMixtureMayChangeFromTheCheckpointOn) {
   json batch = mixture(falls, 1);
   batch["training"]["micro_batch_size"] = 7;
   EXPECT_FALSE(is_kept(mixture(falls, 1), batch, 50));
+  // At one that lies ahead too, which would then lie before.
+  batch = mixture(later, 1);
+  batch["training"]["micro_batch_size"] = 7;
+  EXPECT_FALSE(is_kept(mixture(later, 1), batch, 50));
+  batch = mixture(tokens, 1);
+  batch["training"]["micro_batch_size"] = 7;
+  EXPECT_TRUE(is_kept(mixture(tokens, 1), batch, 100));
+  // At the points of a weight that stays the same, those of others count anew.
+  const json points = {
+      {{"step", 20}, {"weight", 1}}, {{"step", 60}, {"weight", 4}}};
+  const json begins = {
+      {{"step", 0}, {"weight", 1}}, {{"step", 50}, {"weight", 1}}};
+  EXPECT_FALSE(is_kept(mixture(falls, 1), mixture(falls, points), 50));
+  EXPECT_TRUE(is_kept(mixture(falls, 1), mixture(falls, points), 20));
+  EXPECT_TRUE(is_kept(mixture(falls, 1), mixture(falls, begins), 50));
 }
 
 TEST(ResumeRules, KeysThatAnOldCheckpointLacksArePassedOver) {
