@@ -10,6 +10,7 @@
 #include "brigade/files/file.h"
 #include "brigade/files/replace_directory.h"
 #include "brigade/files/usual_path.h"
+#include "brigade/json/parse.h"
 #include "brigade/run/manifest.h"
 #include "brigade/safetensors/folder.h"
 
@@ -56,21 +57,37 @@ void remove_or_throw(const fs::path& path) {
   }
 }
 
+// checkpoint.save_dir of the run whose folder this is; empty: it has none, or
+// this is another folder.
+fs::path saved_elsewhere(const fs::path& run) {
+  const fs::path file = run / "config.json";
+  if (!has_file(file))
+    return {};
+  const auto config = parse_json_or_nothing(read_text_file(file));
+  const nlohmann::json::json_pointer key("/checkpoint/save_dir");
+  if (!config || !config->contains(key) || !config->at(key).is_string())
+    return {};
+  return config->at(key).get<std::string>();
+}
+
 }  // namespace
 
 fs::path folder_of_checkpoints(const fs::path& path) {
   const fs::path inside = path / "checkpoints";
   refuse_loop(inside);
   std::error_code ignored;
-  return fs::is_directory(inside, ignored) ? inside : path;
+  if (fs::is_directory(inside, ignored))
+    return inside;
+  const fs::path elsewhere = saved_elsewhere(path);
+  return fs::is_directory(elsewhere, ignored) ? elsewhere : path;
 }
 
 std::optional<fs::path> find_checkpoint(const fs::path& path) {
   if (has_file(path / kManifestFile))
     return path;
   const fs::path folder = folder_of_checkpoints(path);
-  if (folder != path)
-    return find_checkpoint(folder);
+  if (has_file(folder / kManifestFile))
+    return folder;
   auto entries = list_checkpoints(folder);
   for (; !entries.empty(); entries.pop_back()) {
     if (has_file(entries.back().directory / kManifestFile))

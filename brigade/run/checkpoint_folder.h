@@ -15,7 +15,8 @@ struct CheckpointEntry {
   std::filesystem::path directory;
 };
 
-// The folder of checkpoints of a run folder, or the path itself.
+// The folder of checkpoints of a run folder: that in it, or the one that
+// checkpoint.save_dir of its config names; else the path itself.
 std::filesystem::path folder_of_checkpoints(const std::filesystem::path& path);
 
 // The checkpoint that `path` names: itself, or in a folder of checkpoints or of

@@ -54,6 +54,22 @@ class CheckpointFolder : public ::testing::Test {
   TemporaryFolder folder_;
 };
 
+TEST_F(CheckpointFolder, IsWhereTheRunsConfigSaysThatItSaves) {
+  const fs::path run = folder_ / "run";
+  const fs::path saved = folder_ / "saved";
+  fs::create_directories(run);
+  write_bytes(
+      run / "config.json",
+      "{\"checkpoint\": {\"save_dir\": \"" + saved.string() + "\"}}");
+  EXPECT_EQ(folder_of_checkpoints(run), run);  // it has saved nothing yet
+  fs::create_directories(saved / "7");
+  write_bytes(saved / "7" / "manifest.json", "{}");
+  EXPECT_EQ(folder_of_checkpoints(run), saved);
+  EXPECT_EQ(find_checkpoint(run), saved / "7");
+  fs::create_directories(run / "checkpoints");
+  EXPECT_EQ(folder_of_checkpoints(run), run / "checkpoints");
+}
+
 TEST_F(CheckpointFolder, ListsNumbersAscending) {
   for (const char* name :
        {"9", "10", "11.tmp", "x", "-3", "7.old", "latest", "003", "00"})
