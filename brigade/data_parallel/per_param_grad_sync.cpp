@@ -1,5 +1,4 @@
-// GradSync with one all-reduce per parameter once the step's last backward has
-// ended: the oracle of BucketedGradSync's tests. It has no buckets and no hook.
+// GradSync with an all-reduce per parameter, after backward: the tests' oracle.
 #include <algorithm>
 #include <utility>
 
@@ -43,8 +42,7 @@ class PerParamGradSync : public GradSync {
  private:
   torch::Tensor& grad_of(size_t i) { return params()[i].tensor.mutable_grad(); }
   torch::Tensor sum_of(size_t i) { return memory().main_grad(int(i)); }
-  // Sets the sum to .grad(), with a user's changes of it; to zero if .grad() is
-  // none, or only what the last step left.
+  // Sets the sum to .grad(); to zero if that is none, or only the last step's.
   void take(size_t i) {
     torch::Tensor& grad = grad_of(i);
     const bool is_users = !is_main_grad_ && has_gradient_[i] == 0;
@@ -52,9 +50,7 @@ class PerParamGradSync : public GradSync {
       sum_of(i).copy_(grad);
     else if (is_users || !grad.defined())
       sum_of(i).zero_();
-    else if (
-        !is_same_memory(grad, sum_of(i)) &&
-        !torch::equal(grad, sum_of(i).to(grad.scalar_type())))
+    else if (!torch::equal(grad, sum_of(i).to(grad.scalar_type())))
       sum_of(i).copy_(grad);
     grad = is_main_grad_ ? sum_of(i) : torch::Tensor();
   }
@@ -67,14 +63,18 @@ class PerParamGradSync : public GradSync {
 
   void after_accumulate(size_t i) {
     const torch::NoGradGuard no_grad;
+    if (has_gradient_[i] == 2)
+      throw UsageError("[data_parallel] the last step was not finished");
     if (is_main_grad_)
       take(i);
     else if (grad_of(i).defined())
       sum_of(i).add_(grad_of(i));
     take_by_hand(int(i));
-    if (options_.finish == FinishMode::kAtEndOfBackward && !accumulate_only())
+    if (!accumulate_only())
       end_of_backward_.call_once([this] {
-        if (zeros_count() || std::ranges::count(has_gradient_, 0) == 0)
+        std::ranges::replace(has_gradient_, 1, 2);
+        if (options_.finish == FinishMode::kAtEndOfBackward &&
+            (zeros_count() || std::ranges::count(has_gradient_, 0) == 0))
           reduce_step();
       });
   }
@@ -132,7 +132,7 @@ class PerParamGradSync : public GradSync {
   }
 
   const bool is_main_grad_;            // .grad() is the sum
-  std::vector<int64_t> has_gradient_;  // by parameter, in this step
+  std::vector<int64_t> has_gradient_;  // 1; 2: of a backward that has ended
   SyncReport report_;
   GradHooks hooks_;  // last: gone before what it calls
 };

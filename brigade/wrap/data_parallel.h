@@ -184,6 +184,19 @@ class DataParallel {
       gather_observer_ = std::make_unique<GatherObserver>(*wrapped_.sync);
     broadcast_buffers_of(0);
   }
+  DataParallel(DataParallel&&) noexcept = default;
+  // What it held before goes as in the destructor: what watches its weights
+  // before them.
+  DataParallel& operator=(DataParallel other) noexcept {
+    std::swap(module_, other.module_);
+    std::swap(ranks_, other.ranks_);
+    std::swap(wrap_, other.wrap_);
+    std::swap(wrapped_, other.wrapped_);
+    std::swap(lora_, other.lora_);
+    std::swap(weight_observer_, other.weight_observer_);
+    std::swap(gather_observer_, other.gather_observer_);
+    return *this;
+  }
 
   // The module and its parts. With GatherMode::kOverlapForward these wait for
   // weights that are being gathered, as forward() does.

@@ -655,6 +655,29 @@ TEST(Backwards, FinishOnceTheyHaveReachedAllParameters) {
   });
 }
 
+TEST(Backwards, ReduceByParameterOnceTheyHaveReachedAllOrFail) {
+  run_ranks(2, [&](CommunicatorPtr world) {
+    DataParallel model(
+        std::make_shared<TwoParts>(),
+        world,
+        {},
+        {.sync = GradSyncAlgorithm::kPerParam});
+    const double factor = world->rank() + 1;
+    for (int step = 0; step < 2; ++step) {
+      model->zero_grad();
+      (model->a * factor).sum().backward();
+      (model->b * factor).sum().backward();
+      EXPECT_EQ(model->a.grad()[0].item<double>(), 1.5);
+      EXPECT_EQ(model->b.grad()[0].item<double>(), 1.5);
+    }
+    model->zero_grad();
+    model->a.sum().backward();
+    EXPECT_THAT(
+        message_of<UsageError>([&] { (model->b + model->a).sum().backward(); }),
+        HasSubstr("the last step was not finished"));
+  });
+}
+
 TEST(Backwards, NameAParameterTheyNeverReachInTheNextStep) {
   DataParallel model(std::make_shared<TwoParts>(), make_world_of_one());
   model->a.sum().backward();

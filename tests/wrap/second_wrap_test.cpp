@@ -86,6 +86,28 @@ TEST_P(SecondWrap, AnOptimizerOverTheModulesParametersGoesOn) {
   });
 }
 
+TEST_P(SecondWrap, TakesThePlaceOfTheFirst) {
+  run_ranks(2, [](const CommunicatorPtr& world) {
+    const auto stepped = [&](TwoParamsModel& model) {
+      torch::optim::SGD sgd(
+          GetParam().is_main_grad() ? owned_parameters(model.sync())
+                                    : model.module().parameters(),
+          0.125);
+      model.forward(world->rank() + 1).backward();
+      model.step(sgd);
+      const torch::NoGradGuard no_grad;
+      return model.forward(1).item<double>();
+    };
+    TwoParamsModel first =
+        std::move(*wrap(std::make_shared<TwoParams>(), world));
+    const double expected = stepped(first);
+    auto other = wrap(std::make_shared<TwoParams>(), world);
+    first = std::move(*other);
+    other.reset();
+    EXPECT_EQ(stepped(first), expected);
+  });
+}
+
 TEST_P(SecondWrap, KeepsSharedMemorySharedOrIsRefused) {
   run_ranks(2, [](const CommunicatorPtr& world) {
     const auto one = std::make_shared<TwoParams>();
