@@ -14,7 +14,9 @@
 #include "brigade/generate/text_tokens.h"
 #include "brigade/generate/token_generator.h"
 #include "brigade/metrics/clock.h"
+#include "brigade/model_spec/model_description.h"
 #include "brigade/model_spec/model_warnings.h"
+#include "brigade/model_spec/rotary_frequencies.h"
 #include "brigade/tokenizer/streaming_decoder.h"
 #include "brigade/tokenizer/tokenizer.h"
 
@@ -162,6 +164,15 @@ class PromptBatch {
   std::vector<GrowingText> texts_;
 };
 
+// Whether a prompt would be computed otherwise beside one of another length: a
+// batch has its positions in common, and what is rotated by them with it.
+bool depends_on_length(const DecoderConfig& model) {
+  const std::vector<LayerDescription> layers = describe_model(model).layers;
+  return std::ranges::any_of(layers, [](const LayerDescription& layer) {
+    return depend_on_length(layer.attention.rotary);
+  });
+}
+
 }  // namespace
 
 int64_t GenerateResult::generated_tokens() const {
@@ -220,8 +231,15 @@ GenerateResult generate_text(
   result.texts.resize(order.size());
   const int64_t begin_ns = steady_now_ns();
   const auto rows = static_cast<size_t>(options.batch);
-  for (size_t at = 0; at < order.size(); at += rows) {
-    const size_t end = std::min(order.size(), at + rows);
+  const bool needs_equal_lengths = depends_on_length(stored.model());
+  const auto length = [&](size_t at) {
+    return prompts.tokens[order[at]].size();
+  };
+  size_t end = 0;
+  for (size_t at = 0; at < order.size(); at = end) {
+    end = std::min(order.size(), at + rows);
+    while (needs_equal_lengths && length(end - 1) != length(at))
+      --end;
     PromptBatch(generator, prompts, ends, options)
         .run(
             {order.begin() + static_cast<ptrdiff_t>(at),

@@ -42,6 +42,10 @@ class GenerateLayouts : public ::testing::TestWithParam<std::string> {
     if (GetParam() == "Experts")
       json = testing::with_experts(json);
     json["tie_word_embeddings"] = GetParam() == "Tied";
+    if (GetParam() == "DynamicRotary") {
+      json["max_position_embeddings"] = 8;
+      json["rope_scaling"] = {{"type", "dynamic"}, {"factor", 3.0}};
+    }
     json["initializer_range"] = 0.4;
     decoder_ = parsed_config(json);
     model_ = std::make_shared<DecoderModel>(
@@ -233,6 +237,25 @@ TEST_P(GenerateLayouts, ABatchWritesWhatEachPromptWritesAlone) {
     }
   }
 }
+
+// Whose frequencies a longer prompt beside it would change.
+class GenerateWithDynamicRotary : public GenerateLayouts {};
+
+TEST_P(GenerateWithDynamicRotary, ABatchWritesWhatEachPromptWritesAlone) {
+  GenerateOptions all = options();
+  all.prompts = {"A", "There was a time, once", "Q", "Once upon another time"};
+  all.batch = 1;
+  const auto alone = write_all({}, all).first;
+  for (const int64_t batch : {2, 4}) {
+    all.batch = batch;
+    EXPECT_EQ(write_all({}, all).first, alone) << batch;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Rotary,
+    GenerateWithDynamicRotary,
+    ::testing::Values("DynamicRotary"));
 
 // A model that names other end tokens, as chat models do.
 TEST_P(GenerateLayouts, EndAtTheTokensThatTheModelNames) {
