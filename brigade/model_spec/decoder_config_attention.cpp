@@ -36,7 +36,9 @@ void read_yarn(const Reader& rope, RopeScaling& scaling) {
       rope.number("beta_fast", Bound::kAbove, 0.0).value_or(scaling.beta_fast);
   scaling.beta_slow =
       rope.number("beta_slow", Bound::kAbove, 0.0).value_or(scaling.beta_slow);
-  scaling.truncates = rope.boolean("truncate").value_or(true);
+  // transformers takes a null for false here.
+  scaling.truncates =
+      rope.boolean("truncate").value_or(!rope.holds_null("truncate"));
   scaling.attention_factor =
       rope.number("attention_factor", Bound::kAbove, 0.0);
   scaling.mscale = rope.number("mscale", Bound::kAtLeast, 0.0);
@@ -118,10 +120,10 @@ void read_gemma3_rope(const Reader& reader, DecoderConfig& config) {
                           .value_or(config.rope_theta);
   config.rope_local_base_freq =
       reader.number("rope_local_base_freq", Bound::kAbove, 0.0).value_or(1e4);
-  if (const json* scaling = dictionary_at(reader, "rope_scaling")) {
+  const json* given = dictionary_at(reader, "rope_scaling");
+  if (given != nullptr)
     config.rope_scaling = read_rope_dictionary(
-        reader.inside("rope_scaling", *scaling), reader, config);
-  }
+        reader.inside("rope_scaling", *given), reader, config);
   const json* parameters = dictionary_at(reader, "rope_parameters");
   if (parameters == nullptr)
     return;
@@ -130,7 +132,10 @@ void read_gemma3_rope(const Reader& reader, DecoderConfig& config) {
   constexpr const char* kSliding = to_string(LayerType::kSlidingAttention);
   if (const json* full = by_type.object(kFull)) {
     const Reader rope = by_type.inside(kFull, *full);
-    config.rope_scaling = read_rope_dictionary(rope, reader, config);
+    const auto scaling = read_rope_dictionary(rope, reader, config);
+    if (given != nullptr && scaling != config.rope_scaling)
+      by_type.problem(kFull, "conflicts with rope_scaling");
+    config.rope_scaling = scaling;
     config.rope_theta = rope.number("rope_theta", Bound::kAbove, 0.0)
                             .value_or(config.rope_theta);
   }

@@ -217,11 +217,13 @@ TEST(DecoderConfig, ReadsEveryRopeTypeWithTransformersDefaults) {
           {{"rope_type", "yarn"},
            {"factor", nullptr},
            {"beta_fast", nullptr},
+           {"truncate", nullptr},  // false, as transformers reads it
            {"original_max_position_embeddings", 128}}),
       (RopeScaling{
           .type = RopeType::kYarn,
           .factor = 4,
-          .original_max_position_embeddings = 128}));
+          .original_max_position_embeddings = 128,
+          .truncates = false}));
   EXPECT_EQ(
       scaling_of(
           {{"rope_type", "yarn"},
@@ -675,6 +677,17 @@ TEST(DecoderConfig, RefusesKeysThatDoNotFitGemma) {
       ElementsAre(
           "/model/rope_scaling/rope_type: \"longrope\" is not supported; "
           "\"default\", \"linear\", \"dynamic\", \"yarn\" and \"llama3\" are"));
+  const auto linear = [](double factor) {
+    return json{{"rope_type", "linear"}, {"factor", factor}};
+  };
+  EXPECT_THAT(
+      problems_of(with(
+          gemma3_1b(),
+          {{"rope_scaling", linear(8)},
+           {"rope_parameters", {{"full_attention", linear(4)}}}})),
+      ElementsAre(
+          "/model/rope_parameters/full_attention: conflicts with "
+          "rope_scaling"));
 }
 
 TEST(DecoderConfig, AConfigThatIsNoObjectIsNamedByItsPlace) {
