@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <httplib.h>
+#include <sys/socket.h>
 
 #include <cerrno>
 #include <cstring>
@@ -56,6 +57,11 @@ void serve_live(const LiveServerOptions& options) {
       "/data.json", [&](const httplib::Request&, httplib::Response& response) {
         answer(options.data, "application/json", response);
       });
+  // A port that another program listens on is refused, a run's own report too.
+  server.set_socket_options([](socket_t socket) {
+    const int yes = 1;
+    ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+  });
   const int port = options.port == 0 ? server.bind_to_any_port(options.address)
                    : server.bind_to_port(options.address, options.port)
                        ? options.port

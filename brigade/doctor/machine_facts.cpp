@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <torch/version.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <set>
@@ -12,6 +13,7 @@
 #include "brigade/comm/gpus.h"
 #include "brigade/files/file.h"
 #include "brigade/kernels/cpu/tile_product.h"
+#include "brigade/launch/network.h"
 #include "brigade/metrics/clock.h"
 
 namespace brigade {
@@ -108,7 +110,9 @@ std::vector<MachineFact> machine_facts() {
 }
 
 double disk_bytes_per_s(const fs::path& folder, int64_t bytes) {
-  const fs::path path = folder / "doctor.tmp";
+  // A name that nobody else has, on this host or another.
+  const fs::path path =
+      folder / fmt::format(".brigade-doctor-{}-{}", host_name(), ::getpid());
   // Not compressible, for file systems that would.
   std::string block(static_cast<size_t>(bytes), '\0');
   uint32_t state = 1;

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <sstream>
 
@@ -12,7 +13,7 @@
 #include "brigade/files/file.h"
 #include "brigade/jobs/batch_script.h"
 #include "brigade/json/nearest.h"
-#include "brigade/json/node.h"
+#include "brigade/json/parse.h"
 
 namespace brigade {
 namespace {
@@ -75,13 +76,20 @@ std::optional<JobProgress> read_progress(const fs::path& metrics) {
   const size_t line_break = text.rfind('\n', end - 1);
   const size_t begin = line_break == std::string::npos ? 0 : line_break + 1;
   const std::string line = text.substr(begin, end - begin);
-  const JsonDocument document(line, {"status", metrics.string()});
+  // A damaged line hides no other job.
+  const auto values = parse_json_or_nothing(line);
+  if (!values || !values->is_object())
+    return std::nullopt;
   const auto number = [&](const char* key) {
-    const auto node = document.root().find(key);
-    return node && node->value().is_number() ? node->value().get<double>() : 0;
+    const auto found = values->find(key);
+    return found != values->end() && found->is_number()
+               ? found->get<double>()
+               : std::numeric_limits<double>::quiet_NaN();
   };
+  if (!values->contains("step") || !values->at("step").is_number_integer())
+    return std::nullopt;
   return JobProgress{
-      .step = static_cast<int64_t>(number("step")),
+      .step = values->at("step").get<int64_t>(),
       .loss = number("loss"),
       .tokens_per_second = number("tokens_per_second")};
 }

@@ -33,7 +33,7 @@ JobState parse_job_state(const std::string& text);
 // The latest line of a run's metrics.jsonl.
 struct JobProgress {
   int64_t step = 0;
-  double loss = 0;
+  double loss = 0;  // NaN: null there
   double tokens_per_second = 0;
 };
 

@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
+#include "brigade/base/error.h"
 #include "brigade/comm/device_stream.h"
 #include "brigade/comm/gpus.h"
 #include "brigade/config/model_layout.h"
@@ -53,10 +55,26 @@ std::string processor_name() {
 
 // The file's object, empty where there is none that can be read.
 nlohmann::json read_known(const std::filesystem::path& path) {
-  if (!std::filesystem::exists(path))
-    return nlohmann::json::object();
-  auto known = parse_json_or_nothing(read_text_file(path));
-  return known && known->is_object() ? *known : nlohmann::json::object();
+  const auto none = nlohmann::json::object();
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error))
+    return none;
+  try {
+    auto known = parse_json_or_nothing(read_text_file(path));
+    return known && known->is_object() ? *known : none;
+  } catch (const Error&) {
+    return none;  // another user's
+  }
+}
+
+// A rate that a machine can have, where the file has one.
+std::optional<double> known_rate(
+    const nlohmann::json& known,
+    const std::string& key) {
+  if (!known.contains(key) || !known[key].is_number())
+    return std::nullopt;
+  const auto rate = known[key].get<double>();
+  return rate > 1e6 && rate < 1e18 ? std::optional(rate) : std::nullopt;
 }
 
 }  // namespace
@@ -76,8 +94,8 @@ double peak_flops(
       c10::toString(c10::typeMetaToScalarType(options.dtype())));
   const auto path = cache.directory / "peak_rate.json";
   nlohmann::json known = read_known(path);
-  if (known.contains(key) && known[key].is_number())
-    return known[key].get<double>();
+  if (const auto rate = known_rate(known, key))
+    return *rate;
   const double rate = measure(options);
   if (cache.access == PeakRateCache::Access::kRead)
     return rate;

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <mutex>
 
 #include "brigade/doctor/machine_facts.h"
@@ -93,6 +95,9 @@ TEST(MachineFacts, MeasureADisk) {
   const testing::RunsFolder folder;
   EXPECT_GT(disk_bytes_per_s(folder / "", 1 << 20), 0);
   EXPECT_TRUE(std::filesystem::is_empty(folder / ""));
+  std::ofstream(folder / "doctor.tmp") << "a user's";
+  EXPECT_GT(disk_bytes_per_s(folder / "", 1 << 20), 0);
+  EXPECT_TRUE(std::filesystem::exists(folder / "doctor.tmp"));
 }
 
 TEST(GroupRate, IsMeasuredByAllRanks) {

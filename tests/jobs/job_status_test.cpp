@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "brigade/base/error.h"
 #include "brigade/files/file.h"
 #include "tests/support/temporary_folder.h"
@@ -70,6 +72,13 @@ TEST_F(JobStatusTest, ALineThatIsStillBeingWrittenIsNotRead) {
       "{\"step\": 2, \"time_ms\": {\"data\": 1}, \"lo");
   EXPECT_EQ(of("running 17").progress->step, 1);
   write("run/metrics.jsonl", "{\"step\": 1, \"time_ms\": {}");
+  EXPECT_FALSE(of("running 17").progress);
+}
+
+TEST_F(JobStatusTest, ALossThatIsNoNumberIsNotZeroAndADamagedLineIsNone) {
+  write("run/metrics.jsonl", "{\"step\": 3, \"loss\": null}\n");
+  EXPECT_TRUE(std::isnan(of("running 17").progress->loss));
+  write("run/metrics.jsonl", "{\"step\": 3,, \"loss\"\n");
   EXPECT_FALSE(of("running 17").progress);
 }
 

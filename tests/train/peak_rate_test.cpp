@@ -76,5 +76,18 @@ TEST_F(PeakRate, IsMeasuredAgainWhereTheCacheIsNoJson) {
   EXPECT_EQ(nlohmann::json::parse(read_text_file(file())).size(), 1U);
 }
 
+TEST_F(PeakRate, IsMeasuredWhereTheCacheHasNoRateThatCanBe) {
+  peak_flops(torch::kFloat, 2, {folder_});
+  auto known = nlohmann::json::parse(read_text_file(file()));
+  for (const double rate : {0.0, -5.0, 1e300}) {
+    known.begin().value() = rate;
+    write_text_file(file(), known.dump());
+    EXPECT_NE(peak_flops(torch::kFloat, 2, {folder_}), rate);
+  }
+  std::filesystem::remove(file());
+  std::filesystem::create_directory(file());
+  EXPECT_GT(peak_flops(torch::kFloat, 2, {folder_}), 0);
+}
+
 }  // namespace
 }  // namespace brigade
