@@ -237,8 +237,11 @@ std::vector<ChatEncoder::Range> ChatEncoder::ranges_of(
           source.name()));
     const auto [place, is_new] = of_message.try_emplace(
         mark.message, Range{mark.begin, mark.end, false});
-    place->second.begin = std::min(place->second.begin, mark.begin);
-    place->second.end = std::max(place->second.end, mark.end);
+    Range& range = place->second;
+    // An empty text begins a turn only where nothing else does: the last one.
+    range.begin = range.begin == range.end ? mark.begin
+                                           : std::min(range.begin, mark.begin);
+    range.end = std::max(range.end, mark.end);
   }
   for (const auto& [message, range] : of_message)
     ranges.push_back(range);
@@ -261,10 +264,17 @@ void ChatEncoder::mark(
     const Range& range,
     uint8_t value,
     ChatTokens& result) const {
-  // A token that lies across the begin or the end belongs to the turn.
-  const size_t begin = front_of(whole, range.begin).ended;
-  size_t end = std::min(
-      std::max(begin + 1, front_of(whole, range.end).begun), result.ids.size());
+  const bool is_empty = range.begin == range.end;
+  const Front front = front_of(whole, range.begin);
+  // A token that lies across the begin or the end belongs to the turn, but to
+  // no empty one.
+  const size_t begin =
+      std::min(is_empty ? front.begun : front.ended, result.ids.size());
+  size_t end = begin;
+  if (!is_empty)
+    end = std::min(
+        std::max(begin + 1, front_of(whole, range.end).begun),
+        result.ids.size());
   size_t last = end;
   if (range.is_exact) {
     while (last > begin + 1 && is_blank(result.ids[last - 1]))

@@ -34,7 +34,9 @@ Text Text::part(size_t begin, size_t end) const {
   for (const Mark& mark : marks_) {
     const size_t first = std::max(mark.begin, begin);
     const size_t last = std::min(mark.end, end);
-    if (first < last)
+    const bool touches = first == last && mark.kind == Mark::Kind::kContent;
+    const bool is_any_empty = mark.begin == mark.end || begin == end;
+    if (first < last || (touches && is_any_empty))
       result.marks_.push_back(
           {first - begin, last - begin, mark.message, mark.kind});
   }
@@ -63,7 +65,7 @@ void Text::append(const Text& other) {
 }
 
 void Text::mark(int32_t message, Mark::Kind kind) {
-  if (!bytes_.empty())
+  if (!bytes_.empty() || kind == Mark::Kind::kContent)
     marks_.push_back({0, bytes_.size(), message, kind});
 }
 
@@ -75,6 +77,8 @@ Text Text::with_bytes(std::string bytes) const {
   }
   std::set<std::pair<int32_t, Mark::Kind>> marked;
   for (const Mark& mark : marks_) {
+    if (mark.begin == mark.end && !empty())
+      continue;
     if (marked.emplace(mark.message, mark.kind).second)
       result.mark(mark.message, mark.kind);
   }

@@ -11,7 +11,8 @@
 
 namespace brigade::jinja {
 
-// What bytes [begin, end) have to do with a message.
+// What bytes [begin, end) have to do with a message. Where an empty text of a
+// message stands is a mark without bytes.
 struct Mark {
   static constexpr int32_t kNoMessage = -1;
   enum class Kind {
@@ -40,13 +41,15 @@ class Text {
   size_t size() const { return bytes_.size(); }
   bool empty() const { return bytes_.empty(); }
 
-  // Bytes [begin, end), with their marks.
+  // Bytes [begin, end), with their marks. An empty part is of the messages whose
+  // marks it touches.
   Text part(size_t begin, size_t end) const;
   void append(const Text& other);
   void append(std::string_view bytes) { bytes_ += bytes; }
-  // Marks all of it.
+  // Marks all of it. Of an empty text there is no block.
   void mark(int32_t message, Mark::Kind kind = Mark::Kind::kContent);
-  // The same marks over other bytes: all of them where the length differs.
+  // The same marks over other bytes. Where the length differs each is over all
+  // of them, and those of empty texts within are lost.
   Text with_bytes(std::string bytes) const;
 
  private:

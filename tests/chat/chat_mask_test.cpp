@@ -110,6 +110,91 @@ TEST(ChatMask, ABlockCountsThoughItShowsNothingOfItsMessage) {
       ";;");
 }
 
+std::string ended_counting(
+    const std::string& source,
+    const Json& record,
+    std::optional<LossOn> loss = std::nullopt) {
+  const auto tokenizer = load_tokenizer(
+      BRIGADE_SOURCE_DIR "/tests/tokenizer/goldens/qwen2_like.json");
+  const ChatTemplate chat(
+      "{% for m in messages %}{{ m.role[0] + ':' }}" + source +
+          "{{ '<|im_end|>' }}{% endfor %}",
+      "t.jinja",
+      Json::object());
+  return counting(*tokenizer, chat, record, loss);
+}
+
+TEST(ChatMask, OfAnEmptyMessageTheTokenThatEndsItsTurnCounts) {
+  const Json chat = {
+      user("q"), assistant(""), user(""), assistant("two"), user("r")};
+  const std::string front = "u:q<|im_end|>a:";
+  const std::string back = "u:<|im_end|>a:[two<|im_end|>]u:r<|im_end|>";
+  for (const char* source :
+       {"{{ m.content }}",
+        "{{ m.content | trim }}",
+        "{{ '' ~ m.content.split('</t>')[-1].lstrip('\n') }}",
+        "{% set c %}{{ m.content }}{% endset %}{{ c }}",
+        "{{ m.name }}{{ m.content }}"}) {
+    EXPECT_EQ(
+        ended_counting(source, messages(chat)), front + "[<|im_end|>]" + back)
+        << source;
+  }
+  EXPECT_EQ(
+      ended_counting("{{ m.content }}", messages(chat), LossOn::kLast),
+      front + "<|im_end|>" + back);
+  const Json spaces = {user("q"), assistant(" \n")};
+  EXPECT_EQ(
+      ended_counting("{{ m.content | trim }}", messages(spaces)),
+      front + "[<|im_end|>]");
+  const Json part = {{"type", "text"}, {"text", ""}};
+  const Json in_parts = {user("q"), assistant(Json::array({part}))};
+  EXPECT_EQ(
+      ended_counting(
+          "{% if m.content is string %}{{ m.content }}{% else %}"
+          "{% for p in m.content %}{{ p.text }}{% endfor %}{% endif %}",
+          messages(in_parts)),
+      front + "[<|im_end|>]");
+  // Two spaces are a token, which shows nothing of the message.
+  EXPECT_EQ(
+      ended_counting(
+          "{{ ' ' + m.content + ' ' }}", messages({user("q"), assistant("")})),
+      "u: q <|im_end|>a:  [<|im_end|>]");
+}
+
+TEST(ChatMask, OfAnEmptyMessageOfWeightZeroNothingCounts) {
+  const Json chat = {user("q"), assistant("", 0), assistant("two")};
+  EXPECT_EQ(
+      ended_counting("{{ m.content }}", messages(chat)),
+      "u:q<|im_end|>a:<|im_end|>a:[two<|im_end|>]");
+  EXPECT_EQ(
+      ended_counting("{{ m.content }}", messages(chat), LossOn::kAll),
+      "u[:q<|im_end|>a:]<|im_end|>[a:two<|im_end|>]");
+}
+
+TEST(ChatMask, AnEmptyTextBeginsNoTurnThatShowsMore) {
+  const auto shown = [](const char* thoughts, const char* content) {
+    Json message = assistant(content);
+    message["thoughts"] = thoughts;
+    return ended_counting(
+        "({{ m.thoughts }}){{ m.content }}", messages({user("q"), message}));
+  };
+  const std::string front = "u:()q<|im_end|>a:(";
+  EXPECT_EQ(shown("", "so"), front + ")[so<|im_end|>]");
+  EXPECT_EQ(shown("", ""), front + ")[<|im_end|>]");
+  EXPECT_EQ(shown("why", ""), front + "[why)<|im_end|>]");
+}
+
+TEST(ChatMask, AnEmptyMessageWithoutASpecialTokenBehindItIsEndless) {
+  const ChatTemplate chat(kNoBlocks, "t.jinja", Json::object());
+  const auto tokenizer = load_tokenizer("bytes");
+  const ChatTokens tokens =
+      ChatEncoder(*tokenizer, &chat, {})
+          .encode(read_conversation(messages({user("q"), assistant("")})));
+  EXPECT_EQ(tokens.endless_turns, 1);
+  EXPECT_EQ(
+      bytes_counting(kNoBlocks, messages({user("q"), assistant("")})), "q;;");
+}
+
 TEST(ChatMask, PrintedListsAreOfTheirMessage) {
   const Json parts = Json::array({{{"type", "text"}, {"text", "a"}}});
   const std::string printed = "[{'type': 'text', 'text': 'a'}]";

@@ -219,6 +219,18 @@ TEST_F(PrepareChatTest, PairsAreTwoConversationsEach) {
           "One[[ two<|endoftext|>]]", "One[[ four<|endoftext|>]]"));
 }
 
+TEST_F(PrepareChatTest, APairWithAnEmptyAnswerIsKept) {
+  const std::string asked = "<|im_start|>user\nQ<|im_end|>\n";
+  EXPECT_THAT(
+      samples(
+          options(R"({"prompt": [{"role": "user", "content": "Q"}],)"
+                  R"("chosen": [{"role": "assistant", "content": ""}],)"
+                  R"("rejected": [{"role": "assistant", "content": "A"}]})")),
+      testing::ElementsAre(
+          asked + "<|im_start|>assistant\n[[<|im_end|>]]\n",
+          asked + "<|im_start|>assistant\n[[A<|im_end|>]]\n"));
+}
+
 TEST_F(PrepareChatTest, APairIsKeptWholeOrLeftOut) {
   const std::string equal =
       R"({"prompt": "One", "chosen": " two", "rejected": " two"})";
