@@ -91,6 +91,32 @@ ChatTokens ChatEncoder::encode(const Conversation& conversation) const {
                                        : encode_chat(conversation);
 }
 
+std::pair<ChatTokens, ChatTokens> ChatEncoder::encode_pair(
+    const ConversationPair& pair) const {
+  std::pair<ChatTokens, ChatTokens> answers{
+      encode(pair.chosen), encode(pair.rejected)};
+  auto& [chosen, rejected] = answers;
+  if (chosen.prompt != rejected.prompt)
+    return answers;
+  const auto differ = std::mismatch(
+      chosen.ids.begin(),
+      chosen.ids.end(),
+      rejected.ids.begin(),
+      rejected.ids.end());
+  const auto common = static_cast<size_t>(differ.first - chosen.ids.begin());
+  const size_t prompt_tokens =
+      std::min({chosen.prompt_tokens, rejected.prompt_tokens, common});
+  for (ChatTokens* answer : {&chosen, &rejected}) {
+    // The first token has no token before it.
+    for (size_t i = std::max<size_t>(prompt_tokens, 1);
+         i < answer->prompt_tokens;
+         ++i)
+      answer->counts[i] = 1;
+    answer->prompt_tokens = prompt_tokens;
+  }
+  return answers;
+}
+
 ChatEncoder::Encoded ChatEncoder::encoded(std::string text) const {
   Encoded result{std::move(text), {}, {}};
   result.ids = tokenizer_.encode(result.text, {.places = &result.places});
@@ -178,17 +204,19 @@ ChatTokens ChatEncoder::encode_text(const Conversation& conversation) const {
   const LossOn loss = loss_of(conversation);
   ChatTokens result;
   Encoded whole = encoded(conversation.text);
-  const size_t prompt = loss == LossOn::kCompletion
-                            ? front_of(whole, conversation.prompt_bytes).ended
-                            : 0;
+  if (loss == LossOn::kCompletion) {
+    result.prompt_tokens = front_of(whole, conversation.prompt_bytes).ended;
+    result.prompt = whole.text.substr(0, conversation.prompt_bytes);
+  }
   result.ids = std::move(whole.ids);
   result.counts.assign(result.ids.size(), 1);
-  std::fill_n(result.counts.begin(), prompt, uint8_t{0});
+  std::fill_n(result.counts.begin(), result.prompt_tokens, uint8_t{0});
   if (result.ids.empty())
     return result;
   if (options_.begin_id) {
     result.ids.insert(result.ids.begin(), *options_.begin_id);
     result.counts.insert(result.counts.begin(), 0);
+    result.prompt_tokens += loss == LossOn::kCompletion ? 1 : 0;
   }
   if (options_.end_id && result.ids.back() != *options_.end_id) {
     result.ids.push_back(*options_.end_id);
@@ -259,7 +287,7 @@ bool ChatEncoder::is_blank(int32_t id) const {
          std::string::npos;
 }
 
-void ChatEncoder::mark(
+size_t ChatEncoder::mark(
     const Encoded& whole,
     const Range& range,
     uint8_t value,
@@ -293,6 +321,7 @@ void ChatEncoder::mark(
       result.counts.begin() + static_cast<std::ptrdiff_t>(begin),
       result.counts.begin() + static_cast<std::ptrdiff_t>(end),
       value);
+  return begin;
 }
 
 std::optional<int32_t> ChatEncoder::end_of_turn(
@@ -327,8 +356,14 @@ ChatTokens ChatEncoder::encode_chat(const Conversation& conversation) const {
   const bool learns_all = loss_of(conversation) == LossOn::kAll;
   result.counts.assign(result.ids.size(), learns_all ? 1 : 0);
   const ChatTemplate& source = template_->for_tools(options.tools);
-  for (const Range& range : ranges_of(conversation, chat, source))
-    mark(whole, range, learns_all ? 0 : 1, result);
+  const std::vector<Range> ranges = ranges_of(conversation, chat, source);
+  for (const Range& range : ranges) {
+    const size_t first = mark(whole, range, learns_all ? 0 : 1, result);
+    if (learns_all || &range != &ranges.front())
+      continue;
+    result.prompt = whole.text.substr(0, range.begin);
+    result.prompt_tokens = first;
+  }
   if (!result.counts.empty())
     result.counts.front() = 0;
   return result;

@@ -40,6 +40,10 @@ struct ChatTokens {
   // Turns that count but end without a special token: a model that learns from
   // them does not learn to stop.
   int64_t endless_turns = 0;
+  // What stands in front of the turn that counts first, and how many tokens end
+  // in it. Empty where all tokens or none count.
+  std::string prompt;
+  size_t prompt_tokens = 0;
 };
 
 struct ChatTokensOptions {
@@ -68,6 +72,15 @@ class ChatEncoder {
   // refuses or of which `loss` says nothing; ConfigError for one that needs a
   // template where there is none.
   ChatTokens encode(const Conversation& conversation) const;
+
+  // Both answers, chosen and rejected, as encode() gives them, but that both
+  // count from one token on, so that their probabilities have one condition:
+  // where a token of one of them lies across the end of the prompt, or its end
+  // is cut into other tokens, from the first such token on, as TRL's trainers
+  // of preferences do. Where the template writes unlike prompts each counts by
+  // itself.
+  std::pair<ChatTokens, ChatTokens> encode_pair(
+      const ConversationPair& pair) const;
 
   // The special token that ends an assistant's turn behind a message of the
   // user, with which the model says that it has finished; std::nullopt: the
@@ -123,7 +136,8 @@ class ChatEncoder {
       size_t at) const;
   bool is_special(int32_t id) const;
   bool is_blank(int32_t id) const;
-  void mark(
+  // Returns the first token of the range.
+  size_t mark(
       const Encoded& whole,
       const Range& range,
       uint8_t value,

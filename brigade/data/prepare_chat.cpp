@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "brigade/base/byte_order_mark.h"
 #include "brigade/base/error.h"
@@ -74,12 +75,10 @@ std::string message_of(
 
 // Tokens that may be kept, cut where that is asked for; none: it is counted as
 // left out.
-std::optional<ChatTokens> encode_within(
-    const ChatEncoder& encoder,
-    const Conversation& conversation,
+std::optional<ChatTokens> kept_within(
+    ChatTokens tokens,
     const PrepareChatOptions& options,
     ChatCounts& counts) {
-  ChatTokens tokens = encoder.encode(conversation);
   const auto most = static_cast<size_t>(options.max_tokens);
   if (most > 0 && tokens.ids.size() > most) {
     if (options.too_long == TooLong::kRefuse)
@@ -120,11 +119,11 @@ bool add_pair(
     const PrepareChatOptions& options,
     TokenType type,
     EncodedChats& result) {
-  const ConversationPair pair = read_preference(record);
+  auto answers = encoder.encode_pair(read_preference(record));
   const auto chosen =
-      encode_within(encoder, pair.chosen, options, result.counts);
+      kept_within(std::move(answers.first), options, result.counts);
   const auto rejected =
-      chosen ? encode_within(encoder, pair.rejected, options, result.counts)
+      chosen ? kept_within(std::move(answers.second), options, result.counts)
              : std::nullopt;
   // Not before: a line that cannot be encoded is no pair.
   ++result.counts.forms[static_cast<size_t>(ConversationForm::kPreference)];
@@ -156,7 +155,7 @@ void add_record(
   }
   const Conversation conversation = read_conversation(record, options.form);
   const auto tokens =
-      encode_within(encoder, conversation, options, result.counts);
+      kept_within(encoder.encode(conversation), options, result.counts);
   ++result.counts.forms[static_cast<size_t>(conversation.form)];
   if (!tokens)
     return;

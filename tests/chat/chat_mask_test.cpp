@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -28,15 +29,7 @@ constexpr const char* kNoBlocks =
     "{% for m in messages %}{{ m.content }};{% endfor %}";
 
 // The text of the tokens, with what counts between [ and ].
-std::string counting(
-    const Tokenizer& tokenizer,
-    const ChatTemplate& chat,
-    const Json& record,
-    std::optional<LossOn> loss = std::nullopt) {
-  ChatTokensOptions options;
-  options.loss = loss;
-  const ChatTokens tokens = ChatEncoder(tokenizer, &chat, std::move(options))
-                                .encode(read_conversation(record));
+std::string shown(const Tokenizer& tokenizer, const ChatTokens& tokens) {
   std::string text;
   uint8_t last = 0;
   for (size_t i = 0; i < tokens.ids.size(); ++i) {
@@ -46,6 +39,19 @@ std::string counting(
     text += tokenizer.decode(std::span(tokens.ids).subspan(i, 1));
   }
   return text + (last == 0 ? "" : "]");
+}
+
+std::string counting(
+    const Tokenizer& tokenizer,
+    const ChatTemplate& chat,
+    const Json& record,
+    std::optional<LossOn> loss = std::nullopt) {
+  ChatTokensOptions options;
+  options.loss = loss;
+  return shown(
+      tokenizer,
+      ChatEncoder(tokenizer, &chat, std::move(options))
+          .encode(read_conversation(record)));
 }
 
 // Of a tokenizer whose tokens are bytes.
@@ -294,6 +300,113 @@ TEST(ChatMask, TokensThatOverlapATurnCountAsTheWholeTextHasThem) {
     EXPECT_EQ(in_turn("the fox at", "u", ""), "thefoxa[tu]");
     EXPECT_EQ(in_turn("<s>the fox at", "u", ""), "<s>thefoxa[tu]");
   }
+}
+
+// What counts in the chosen and in the rejected one.
+using Answers = std::pair<std::string, std::string>;
+
+class ChatPairMask : public ::testing::Test {
+ protected:
+  Answers counting_of(const Json& record) const {
+    const ChatTemplate chat(
+        "{% for m in messages %}{{ m.role[0] }}: "
+        "{% if m.is_plain %}<tool_call>{% endif %}"
+        "{{ m.content }}<|im_end|>{% endfor %}",
+        "t.jinja",
+        Json::object());
+    const auto [chosen, rejected] = ChatEncoder(*tokenizer_, &chat, options_)
+                                        .encode_pair(read_preference(record));
+    return {shown(*tokenizer_, chosen), shown(*tokenizer_, rejected)};
+  }
+  Answers counting_of_texts(
+      const char* prompt,
+      const char* chosen,
+      const char* rejected) const {
+    return counting_of(
+        {{"prompt", prompt}, {"chosen", chosen}, {"rejected", rejected}});
+  }
+  Answers counting_of_messages(const Json& chosen, const Json& rejected) const {
+    return counting_of(
+        {{"prompt", Json::array({user("q")})},
+         {"chosen", Json::array({chosen})},
+         {"rejected", Json::array({rejected})}});
+  }
+
+  std::unique_ptr<Tokenizer> tokenizer_ = load_tokenizer(
+      BRIGADE_SOURCE_DIR "/tests/tokenizer/goldens/qwen2_like.json");
+  ChatTokensOptions options_{.end_id = tokenizer_->eos_id()};
+};
+
+// As in TRL's DPOTrainer: each text has first tokens in common with the prompt
+// alone, and the smaller number of them is the prompt's in both.
+TEST_F(ChatPairMask, BothAnswersCountFromOneTokenOn) {
+  const std::string end = "<|endoftext|>]";
+  // " fox" lies across the end of the prompt; the other answer has " f".
+  const Answers fox{"the[ fox" + end, "the[ f x" + end};
+  EXPECT_EQ(counting_of_texts("the f", "ox", " x"), fox);
+  EXPECT_EQ(
+      counting_of_texts("the f", " x", "ox"), Answers(fox.second, fox.first));
+  EXPECT_EQ(counting_of({{"chosen", "the fox"}, {"rejected", "the f x"}}), fox);
+  // " a" and "tu", and " at": as many tokens, but others.
+  EXPECT_EQ(
+      counting_of_texts("the fox at", "u", " x"),
+      Answers("the fox[ atu" + end, "the fox[ at x" + end));
+  // A space and " over", and two spaces.
+  EXPECT_EQ(
+      counting_of_texts("fox  ", "over", ""),
+      Answers("fox[  over" + end, "fox[  " + end));
+  EXPECT_EQ(
+      counting_of_texts("the fox", " at", " over"),
+      Answers("the fox[ at" + end, "the fox[ over" + end));
+  options_.begin_id = tokenizer_->token_id("<|im_start|>");
+  EXPECT_EQ(
+      counting_of_texts("the f", "ox", " x"),
+      Answers("<|im_start|>the[ fox" + end, "<|im_start|>the[ f x" + end));
+}
+
+TEST_F(ChatPairMask, TheFirstTokenOfAnAnswerWithoutAPromptDoesNotCount) {
+  EXPECT_EQ(
+      counting_of_texts("", "fox", "the"),
+      Answers("f[ox<|endoftext|>]", "t[he<|endoftext|>]"));
+  EXPECT_EQ(
+      counting_of_texts("f", "ox", ""),
+      Answers("f[ox<|endoftext|>]", "f[<|endoftext|>]"));
+  EXPECT_EQ(
+      counting_of_texts(" a", "t", " x"),
+      Answers(" at[<|endoftext|>]", " a[ x<|endoftext|>]"));
+}
+
+TEST_F(ChatPairMask, AnswersOfMessagesCountFromOneTokenOn) {
+  const std::string front = "u: q<|im_end|>a:";
+  EXPECT_EQ(
+      counting_of_messages(assistant("two"), assistant("\ntwo")),
+      Answers(front + "[ two<|im_end|>]", front + "[ \ntwo<|im_end|>]"));
+  EXPECT_EQ(
+      counting_of_messages(assistant(""), assistant("two")),
+      Answers(front + "[ <|im_end|>]", front + "[ two<|im_end|>]"));
+}
+
+TEST_F(ChatPairMask, BehindUnlikePromptsEachAnswerCountsByItself) {
+  Json plain = assistant("two");
+  plain["is_plain"] = true;
+  const std::string front = "u: q<|im_end|>a:";
+  EXPECT_EQ(
+      counting_of_messages(plain, assistant("two")),
+      Answers(
+          front + " <tool_call>[two<|im_end|>]", front + "[ two<|im_end|>]"));
+}
+
+TEST_F(ChatPairMask, WhatCountsInAllIsNoMatterOfThePair) {
+  options_.loss = LossOn::kAll;
+  EXPECT_EQ(
+      counting_of_texts("the f", "ox", " x"),
+      Answers("t[he fox<|endoftext|>]", "t[he f x<|endoftext|>]"));
+  // Of weight 0: nothing of the answer.
+  EXPECT_EQ(
+      counting_of_messages(assistant("\ntwo", 0), assistant("two")),
+      Answers(
+          "u[: q<|im_end|>a: ]\ntwo<|im_end|>",
+          "u[: q<|im_end|>a: two<|im_end|>]"));
 }
 
 }  // namespace

@@ -217,6 +217,11 @@ TEST_F(PrepareChatTest, PairsAreTwoConversationsEach) {
       samples(options(R"({"chosen": "One two", "rejected": "One four"})")),
       testing::ElementsAre(
           "One[[ two<|endoftext|>]]", "One[[ four<|endoftext|>]]"));
+  // " fox" is one token.
+  EXPECT_THAT(
+      samples(options(R"({"chosen": "the fox", "rejected": "the f x"})")),
+      testing::ElementsAre(
+          "the[[ fox<|endoftext|>]]", "the[[ f x<|endoftext|>]]"));
 }
 
 TEST_F(PrepareChatTest, APairWithAnEmptyAnswerIsKept) {
