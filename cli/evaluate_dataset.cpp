@@ -91,6 +91,12 @@ TokenLoss Evaluation::loss_of_documents(const TokenDataset& data) {
   return loss;
 }
 
+std::string Evaluation::model_name() const {
+  const std::string base = stored_.directory().string();
+  const std::string adapter = arguments_.model.adapter.string();
+  return adapter.empty() ? base : base + " with the adapter " + adapter;
+}
+
 void Evaluation::write_top_k(const TokenDataset& data, int64_t tokens) {
   const int64_t vocabulary = std::min(tokens, stored_.model().vocab_size);
   if (arguments_.most_tokens > 0)
@@ -110,7 +116,7 @@ void Evaluation::write_top_k(const TokenDataset& data, int64_t tokens) {
            {.k = arguments_.k,
             .vocabulary = vocabulary,
             .window_length = arguments_.by_document ? 0 : length_,
-            .model = stored_.directory().string()},
+            .model = model_name()},
        .positions = positions(),
        .rows = arguments_.rows},
       [&](int64_t done, int64_t count) {
@@ -212,7 +218,7 @@ void Evaluation::evaluate_pairs(const TokenDataset& data, uint64_t pairs) {
   }
   const auto count = static_cast<double>(pairs);
   if (arguments_.writes_reference && prints())
-    write_reference(data, {stored_.directory().string(), log_probs});
+    write_reference(data, {model_name(), log_probs});
   print(
       arguments_.dataset,
       {{"pairs", pairs},

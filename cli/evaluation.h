@@ -94,6 +94,8 @@ class Evaluation {
   void evaluate_dataset();
   TokenLoss loss_of_windows(const TokenDataset& data);
   TokenLoss loss_of_documents(const TokenDataset& data);
+  // Whose numbers a file holds, for people.
+  std::string model_name() const;
   // Writes the likeliest of `tokens` tokens, which the dataset's tokenizer has.
   void write_top_k(const TokenDataset& data, int64_t tokens);
   // Those of a dataset as far as --max-tokens reaches, with a loss on what

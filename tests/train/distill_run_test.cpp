@@ -192,6 +192,21 @@ TEST_F(DistillRun, AdaptersLearnFromATeacherInEveryLayout) {
        "training.eval_steps=1",
        "dataset.eval_fraction=0.2"});
   const auto expected = train_losses("adapted", overrides);
+  // One with the adapter as a teacher is named as such.
+  run({"export", "--run", run_dir("adapted"), "--out", run_dir("adapter")});
+  run(
+      {"evaluate",
+       "--run",
+       run_dir("base"),
+       "--adapter",
+       run_dir("adapter"),
+       "--dataset",
+       data(),
+       "--top-k",
+       run_dir("adapter.topk")});
+  EXPECT_EQ(
+      TeacherFile(*folder_ / "adapter.topk").info().model,
+      run_dir("base") + " with the adapter " + run_dir("adapter"));
   overrides.insert(
       overrides.end(), {"distributed.tp_size=2", "distributed.cp_size=2"});
   EXPECT_LT(

@@ -224,6 +224,40 @@ TEST_F(PreferenceRun, AdaptersLearnInEveryLayoutWhatOneRankLearns) {
   }
 }
 
+// The reference of an adapter's training is the base model: only the name tells
+// one that was made with the adapter by mistake.
+TEST_F(PreferenceRun, AReferenceNamesTheAdapterThatItWasMadeWith) {
+  train_losses(
+      "of_reference",
+      {"model.config=null",
+       "model.init=pretrained",
+       "model.name=" + run_dir("model"),
+       "adapter.rank=2"});
+  run(
+      {"export",
+       "--run",
+       run_dir("of_reference"),
+       "--out",
+       run_dir("adapter")});
+  const fs::path path = *folder_ / "pairs.reference.json";
+  const std::string kept = testing::read_file(path);
+  EXPECT_EQ(json::parse(kept).at("model"), run_dir("model"));
+  run(
+      {"evaluate",
+       "--run",
+       run_dir("model"),
+       "--adapter",
+       run_dir("adapter"),
+       "--dataset",
+       pairs(),
+       "--write-reference"});
+  const json written = json::parse(testing::read_file(path));
+  testing::write_file(path, kept);
+  EXPECT_EQ(
+      written.at("model"),
+      run_dir("model") + " with the adapter " + run_dir("adapter"));
+}
+
 TEST_F(PreferenceRun, ExpertsLearnFromPairsWithoutLossesOfTheirRouters) {
   auto experts = steps_of("simpo");
   experts.insert(
