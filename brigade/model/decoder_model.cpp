@@ -181,10 +181,12 @@ DecoderModel::TopTokens DecoderModel::top_tokens(
   std::vector<torch::Tensor> log_probs;
   for (const torch::Tensor& rows : hidden.split(kRows)) {
     const torch::Tensor logits =
-        all_logits({context_->tensor_parallel.group}, rows)
-            .narrow(1, 0, vocabulary);
+        all_logits({context_->tensor_parallel.group}, rows);
+    // Rows that no token has are among all others, as the student has them.
     const auto [values, places] =
-        torch::log_softmax(logits.to(torch::kFloat), 1).topk(k, 1);
+        torch::log_softmax(logits.to(torch::kFloat), 1)
+            .narrow(1, 0, vocabulary)
+            .topk(k, 1);
     ids.push_back(places);
     log_probs.push_back(values);
   }

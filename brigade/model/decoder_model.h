@@ -36,10 +36,11 @@ class DecoderModel : public torch::nn::Module {
       const torch::Tensor& input,
       const torch::Tensor& positions);
 
-  // The k likeliest tokens at each of N places, likeliest first.
+  // The k likeliest of the first `vocabulary` tokens at each of N places,
+  // likeliest first.
   struct TopTokens {
     torch::Tensor ids;        // int64 [N, k]
-    torch::Tensor log_probs;  // float32 [N, k], among the first `vocabulary`
+    torch::Tensor log_probs;  // float32 [N, k], of a softmax over all rows
   };
   // As forward(), but from the last part what its head reads, [N, C], of which
   // top_tokens() says the rest; not in TokenLayout::kSharded. Builds no graph.

@@ -337,8 +337,11 @@ TEST_P(EvaluateLayouts, ScoresTheLastTokensOfEachWindow) {
   }
 }
 
+// Of a tokenizer with fewer tokens than the model has rows: the others' share
+// stays theirs.
 TEST_P(EvaluateLayouts, TopTokensAreThoseOfTheLogits) {
   constexpr int64_t kTop = 3;
+  constexpr int64_t kVocabulary = 120;
   const auto read = [](int64_t window) {
     std::vector<int64_t> tokens(kLength);
     read_window(window, tokens);
@@ -346,11 +349,14 @@ TEST_P(EvaluateLayouts, TopTokensAreThoseOfTheLogits) {
     return tokens;
   };
   std::vector<std::vector<int64_t>> expected;
+  std::vector<torch::Tensor> log_probs;
   for (int64_t w = 0; w < kWindows; ++w) {
-    const auto ids =
-        std::get<1>(log_probabilities(read(w)).topk(kTop, 1)).flatten();
+    const auto [values, places] =
+        log_probabilities(read(w)).narrow(1, 0, kVocabulary).topk(kTop, 1);
+    const auto ids = places.flatten();
     expected.emplace_back(
         ids.data_ptr<int64_t>(), ids.data_ptr<int64_t>() + ids.numel());
+    log_probs.push_back(values.flatten());
   }
   for (const ParallelDims& dims : layouts()) {
     std::vector<std::vector<int64_t>> found;
@@ -359,11 +365,16 @@ TEST_P(EvaluateLayouts, TopTokensAreThoseOfTheLogits) {
           {.windows = kWindows,
            .rows = 2,
            .k = kTop,
-           .vocabulary = model_->context().description.vocab_size,
+           .vocabulary = kVocabulary,
            .read = read,
            .take =
-               [&](int64_t /*window*/, const TeacherTokens& of_targets) {
+               [&](int64_t window, const TeacherTokens& of_targets) {
                  found.push_back(of_targets.ids);
+                 EXPECT_TRUE(torch::allclose(
+                     torch::tensor(of_targets.log_probs),
+                     log_probs[static_cast<size_t>(window)],
+                     1e-4,
+                     1e-4));
                }},
           [](int64_t /*done*/) {});
     });
