@@ -4,15 +4,85 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
+#include <numbers>
 #include <string_view>
 
 #include "brigade/base/error.h"
 #include "brigade/gguf/blocks.h"
 #include "brigade/gguf/model_entries.h"
+#include "brigade/model_spec/rotary_frequencies.h"
 
 namespace brigade {
 namespace {
+
+// Of the shortest decimal form: 1e-06, not 9.99999997e-07.
+double shortest(float value) {
+  return std::stod(fmt::format("{}", value));
+}
+
+// The scaling with these divisors, one of each pair and its frequency, if there
+// is one. With x = frequency / 2 pi it divides by d where
+//
+//   (1 / d - 1 / factor) / (1 - 1 / factor) = (x - low) / (high - low),
+//
+// low and high being low_freq_factor and high_freq_factor by the original
+// length: two pairs tell these, which are rounded to as many digits. The length
+// itself stays open: that which makes low_freq_factor 1, or close to it.
+RopeScaling llama3_scaling(
+    const std::vector<float>& divisors,
+    double factor,
+    const std::vector<double>& frequencies,
+    int digits) {
+  struct Pair {
+    double turns;  // x
+    double kept;   // the left side
+  };
+  std::vector<Pair> between;
+  double slowest_whole = std::numeric_limits<double>::infinity();
+  double fastest_divided = 0;  // by factor
+  for (size_t i = 0; i < divisors.size(); ++i) {
+    const double kept =
+        (1 / double{divisors[i]} - 1 / factor) / (1 - 1 / factor);
+    const double turns = frequencies[i] / (2 * std::numbers::pi);
+    if (divisors[i] == 1)
+      slowest_whole = std::min(slowest_whole, turns);
+    else if (divisors[i] == static_cast<float>(factor))
+      fastest_divided = std::max(fastest_divided, turns);
+    else
+      between.push_back({turns, kept});
+  }
+  double low = fastest_divided;
+  double high = std::min(slowest_whole, 2 * low);
+  if (between.size() == 1) {
+    // A quarter of high, as in the published models, where the others let it.
+    const auto [turns, kept] = between[0];
+    low = std::max(
+        {turns / (1 + 3 * kept),
+         fastest_divided,
+         (turns - kept * slowest_whole) / (1 - kept)});
+    high = low + (turns - low) / kept;
+  } else if (between.size() > 1) {
+    const Pair& fast = between.front();
+    const Pair& slow = between.back();
+    const double width = (fast.turns - slow.turns) / (fast.kept - slow.kept);
+    low = slow.turns - slow.kept * width;
+    high = low + width;
+  }
+  const double original = std::round(1 / low);
+  const auto factor_of = [&](double turns) {
+    return std::stod(fmt::format("{:.{}g}", turns * original, digits));
+  };
+  if (!(original >= 1 && original < 1e15))
+    return {.original_max_position_embeddings = 0};
+  return {
+      .type = RopeType::kLlama3,
+      .factor = factor,
+      .original_max_position_embeddings = static_cast<int64_t>(original),
+      .low_freq_factor = factor_of(low),
+      .high_freq_factor = factor_of(high)};
+}
 
 class ConfigReader {
  public:
@@ -54,11 +124,9 @@ class ConfigReader {
     const auto* value = file_.find_value<uint32_t>(prefix_ + key);
     return value ? std::optional<int64_t>(*value) : std::nullopt;
   }
-  // The shortest decimal form: 1e-06, not 9.99999997e-07.
   std::optional<double> find_number(const std::string& key) const {
     const auto* value = file_.find_value<float>(prefix_ + key);
-    return value ? std::optional(std::stod(fmt::format("{}", *value)))
-                 : std::nullopt;
+    return value ? std::optional(shortest(*value)) : std::nullopt;
   }
   bool holds(std::string_view tensor) const {
     return file_.find(tensor) != nullptr;
@@ -282,7 +350,7 @@ class ConfigReader {
   }
 
   // llama3's scaling is stored as its effect alone: looked for among the
-  // parameters of the published models.
+  // parameters of the published models, then made from it.
   void read_divisors() {
     const GgufTensor* stored = file_.find(kRopeDivisors);
     if (stored == nullptr)
@@ -293,22 +361,32 @@ class ConfigReader {
     std::vector<float> divisors(stored->shape[0]);
     decode_gguf(stored->data, stored->type, divisors);
     const double factor =
-        divisors.empty() ? 1.0
-                         : *std::max_element(divisors.begin(), divisors.end());
+        divisors.empty()
+            ? 1.0
+            : shortest(*std::max_element(divisors.begin(), divisors.end()));
     const int64_t context = config_.max_position_embeddings;
     const auto before =
         static_cast<int64_t>(static_cast<double>(context) / factor);
+    const auto fits = [&](const RopeScaling& scaling) {
+      config_.rope_scaling = scaling;
+      return scaling.original_max_position_embeddings > 0 &&
+             are_close(rope_divisors(config_), divisors);
+    };
     for (const int64_t original : {int64_t{8192}, before, context}) {
-      config_.rope_scaling = RopeScaling{
-          .type = RopeType::kLlama3,
-          .factor = factor,
-          .original_max_position_embeddings = original};
-      if (original > 0 && are_close(rope_divisors(config_), divisors))
+      if (fits(
+              {.type = RopeType::kLlama3,
+               .factor = factor,
+               .original_max_position_embeddings = original}))
+        return;
+    }
+    const auto frequencies =
+        rotary_frequencies({.theta = config_.rope_theta}, config_.head_dim, 1);
+    for (const int digits : {6, 17}) {
+      if (fits(llama3_scaling(divisors, factor, frequencies.values, digits)))
         return;
     }
     fail(fmt::format(
-        "'{}' is of no known parameters of llama3's rope scaling",
-        kRopeDivisors));
+        "'{}' is of no parameters of llama3's rope scaling", kRopeDivisors));
   }
 
   static bool are_close(

@@ -200,6 +200,47 @@ TEST(GgufModel, Llama3sScalingIsAListOfDivisors) {
           8));
 }
 
+// Of an original length and two factors the divisors tell two quotients, which
+// are all that the model depends on.
+TEST(GgufModel, Llama3sScalingComesBackWhateverItsParameters) {
+  struct Case {
+    const char* what;
+    int64_t head_dim;
+    int64_t original;
+    double low;
+    double high;
+    double factor = 8;
+  };
+  for (const Case& each : std::vector<Case>{
+           {"published", 64, 8192, 1, 4},
+           {"another original", 64, 48, 1, 4},
+           {"one divisor in between", 8, 32, 1, 4},
+           {"none in between", 8, 100, 1, 1.25},
+           {"other factors", 64, 100, 1.5, 7, 3.3},
+           {"two divisors in between", 16, 100, 0.5, 12},
+           {"close factors", 128, 700, 2, 2.5, 32}}) {
+    SCOPED_TRACE(each.what);
+    const TemporaryFolder folder;
+    const DecoderConfig config = config_of(
+        "LlamaForCausalLM",
+        {{"head_dim", each.head_dim},
+         {"max_position_embeddings", 777},
+         {"rope_scaling",
+          {{"rope_type", "llama3"},
+           {"factor", each.factor},
+           {"low_freq_factor", each.low},
+           {"high_freq_factor", each.high},
+           {"original_max_position_embeddings", each.original}}}});
+    write_gguf_model(folder / "a.gguf", model_of(config, GgufType::kF32));
+    const auto read = read_gguf_config(GgufFile(folder / "a.gguf"));
+    EXPECT_EQ(read.rope_scaling->factor, each.factor);
+    EXPECT_THAT(
+        rope_divisors(read),
+        ::testing::Pointwise(
+            ::testing::FloatNear(each.factor * 1e-5), rope_divisors(config)));
+  }
+}
+
 std::string refusal(const DecoderConfig& config, GgufType type) {
   return message_of<ConfigError>([&] { require_gguf(config, type); });
 }
