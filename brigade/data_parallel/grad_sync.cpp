@@ -331,6 +331,10 @@ std::unique_ptr<GradSync> make_grad_sync(
     throw UsageError(
         "[data_parallel] sharding and sparse gradients need buckets: use "
         "GradSyncAlgorithm::kBucketed, or turn EmbeddingOptions::sparse off");
+  if (options.hook)
+    throw UsageError(
+        "[data_parallel] a hook (MixedPrecision::reduce_dtype is one) needs "
+        "buckets: use GradSyncAlgorithm::kBucketed, or leave it out");
   return make_per_param_grad_sync(params, std::move(all_ranks), options);
 }
 

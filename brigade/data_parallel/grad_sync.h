@@ -271,14 +271,15 @@ class GradSync {
   std::function<void()> before_step_;
 };
 
-// GradSyncAlgorithm::kPerParam, without sharding and sparse gradients.
+// GradSyncAlgorithm::kPerParam, without sharding, sparse gradients and a hook.
 std::unique_ptr<GradSync> make_per_param_grad_sync(
     const std::vector<Param>& params,
     CommunicatorPtr all_ranks,
     const GradSyncOptions& options);
 
 // Makes the GradSync that `kind` names. Collective; throws what its constructor
-// throws, and UsageError for kPerParam with sharding or sparse gradients.
+// throws, and UsageError for kPerParam with sharding, sparse gradients or a
+// hook.
 std::unique_ptr<GradSync> make_grad_sync(
     GradSyncAlgorithm kind,
     const std::vector<Param>& params,

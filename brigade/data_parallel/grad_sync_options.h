@@ -97,7 +97,8 @@ struct GradSyncOptions {
   // kError.
   Sharding sharding = Sharding::kNone;
   GatherMode gather = GatherMode::kInPlace;
-  // Empty: all_reduce_hook(), and with sharding reduce_scatter_hook().
+  // Empty: all_reduce_hook(), and with sharding reduce_scatter_hook(). Of
+  // buckets: not with GradSyncAlgorithm::kPerParam.
   BucketHook hook;
 };
 

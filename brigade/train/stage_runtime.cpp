@@ -181,6 +181,9 @@ void StageRuntime::use_weights_of(const ModelUnit& unit) {
 
 GradSyncOptions StageRuntime::sync_options() {
   GradSyncOptions options = grad_sync_options(config_);
+  // Whose config has no wire, and no check that notes gradients.
+  if (config_.distributed.grad_sync == GradSyncAlgorithm::kPerParam)
+    return options;
   options.hook = [wire = wire_](BucketView& bucket, Communicator& group) {
     if (wire->treatment != Buckets::kReduced)
       note_gradients(bucket, wire->notes);

@@ -21,7 +21,7 @@ struct MixedPrecision {
   torch::ScalarType param_dtype = torch::kBFloat16;
   // The dtype of gradients between ranks: kFloat, kBFloat16 (bf16_hook()) or
   // kHalf (fp16_hook()); with sharding by reduce_scatter_hook(). All but kFloat
-  // need an empty GradSyncOptions::hook.
+  // need an empty GradSyncOptions::hook, and buckets.
   torch::ScalarType reduce_dtype = torch::kFloat;
   // Floating-point buffers are converted to this dtype once, when wrapping.
   // Unset: they stay as they are.

@@ -954,6 +954,27 @@ TEST(Mistakes, AreErrorsAndNotAborts) {
 
 // ---- options of DataParallel
 
+// It would train another way than with buckets, and say nothing.
+TEST(WrapOptions, AHookIsRefusedWhereThereAreNoBuckets) {
+  const auto refusal = [](const GradSyncOptions& options,
+                          const MixedPrecision& precision) {
+    return message_of<UsageError>([&] {
+      DataParallel model(
+          std::make_shared<Weight>(),
+          make_world_of_one(),
+          options,
+          {.sync = GradSyncAlgorithm::kPerParam, .mixed_precision = precision});
+    });
+  };
+  EXPECT_THAT(
+      refusal({.hook = bf16_hook()}, {}),
+      HasSubstr("a hook (MixedPrecision::reduce_dtype is one) needs buckets"));
+  EXPECT_THAT(
+      refusal({}, {.reduce_dtype = torch::kBFloat16}),
+      HasSubstr("MixedPrecision::reduce_dtype"));
+  EXPECT_EQ(refusal({}, {}), "");
+}
+
 TEST(WrapOptions, IgnoredParametersAndBuffersAreEachRanksOwn) {
   run_ranks(2, [](CommunicatorPtr world) {
     auto net = std::make_shared<TwoParts>();
