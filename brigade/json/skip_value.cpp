@@ -138,12 +138,13 @@ class Skipper {
 
 }  // namespace
 
-std::optional<std::string> string_member_among_any(
+std::optional<StringMember> string_member_among_any(
     std::string_view text,
     std::string_view key) {
+  using Outcome = StringMember::Outcome;
   Skipper skipper(text);
   JsonStringProblem problem;
-  std::optional<std::string> found;
+  StringMember found{.outcome = Outcome::kAbsent, .text = ""};
   if (!skipper.accept('{'))
     return std::nullopt;
   do {
@@ -155,12 +156,13 @@ std::optional<std::string> string_member_among_any(
       return std::nullopt;
     if (!name || decode(*name) != key)
       continue;
-    const auto literal = text[begin] == '"'
-                             ? read_string_literal(text, begin, problem)
-                             : std::nullopt;
+    found = {.outcome = Outcome::kOtherType, .text = ""};
+    if (text[begin] != '"')
+      continue;
+    const auto literal = read_string_literal(text, begin, problem);
     if (!literal)
       return std::nullopt;
-    found = decode(*literal);
+    found = {.outcome = Outcome::kString, .text = decode(*literal)};
   } while (skipper.accept(','));
   if (!skipper.accept('}') || !skipper.at_end())
     return std::nullopt;

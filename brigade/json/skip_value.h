@@ -7,15 +7,16 @@
 #pragma once
 
 #include <optional>
-#include <string>
 #include <string_view>
+
+#include "brigade/json/string_member.h"
 
 namespace brigade {
 
-// The text of the string member `key` of the object that `text` is (the last
-// one, if the key appears twice), all other members being of any JSON.
-// std::nullopt: `text` is no JSON object, or has no such string.
-std::optional<std::string> string_member_among_any(
+// The member `key` of the object that `text` is (the last one, if the key
+// appears twice), all other members being of any JSON. std::nullopt: `text` is
+// no JSON object, or the member is a string that is no text.
+std::optional<StringMember> string_member_among_any(
     std::string_view text,
     std::string_view key);
 

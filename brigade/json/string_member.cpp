@@ -70,8 +70,7 @@ std::optional<JsonFault> find_string_member(
   auto member = string_member_among_any(text, key);
   if (!member)
     return fault;
-  found = {
-      .outcome = StringMember::Outcome::kString, .text = std::move(*member)};
+  found = std::move(*member);
   return std::nullopt;
 }
 

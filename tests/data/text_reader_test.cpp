@@ -207,12 +207,17 @@ TEST_F(TextReaderTest, MembersThatAreNotReadMayHoldAnyJson) {
         R"({"n": 01e999, "text": "one"})",
         R"({"n": 1e999, "text": "one"} x)",
         R"({"n": 1e999, "text": "\ud800"})",
-        R"({"n": 1e999, "text": 1})",
         R"({"n": nan, "text": "one"})",
         R"({"n": -NaN, "text": "one"})",
         R"({"n": [1e999}, "text": "one"})"})
     EXPECT_THAT(refusal(write("b.jsonl", line)), HasSubstr("not valid JSON"))
         << line;
+  EXPECT_THAT(
+      refusal(write("b.jsonl", R"({"n": NaN})")),
+      HasSubstr("the object has no member 'text'; --json-key names"));
+  EXPECT_THAT(
+      refusal(write("b.jsonl", R"({"n": 1e999, "text": 1})")),
+      HasSubstr("there is no string in 'text'"));
 }
 
 TEST_F(TextReaderTest, BadLinesCanBeGivenToTheCallerInstead) {

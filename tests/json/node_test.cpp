@@ -114,6 +114,11 @@ TEST(StringMember, IsFoundAmongAnythingElse) {
         Case{R"({"text": ["no"]})", Outcome::kOtherType, ""},
         Case{R"({"text": null})", Outcome::kOtherType, ""},
         Case{R"({})", Outcome::kAbsent, ""},
+        // What is no JSON in other members is not to blame.
+        Case{R"({"x": NaN})", Outcome::kAbsent, ""},
+        Case{R"({"x": NaN, "text": -1})", Outcome::kOtherType, ""},
+        Case{R"({"text": Infinity})", Outcome::kOtherType, ""},
+        Case{R"({"text": [1e999, "text"]})", Outcome::kOtherType, ""},
         Case{R"(["text"])", Outcome::kNoObject, ""},
         Case{R"("text")", Outcome::kNoObject, ""}}) {
     StringMember member;
