@@ -174,11 +174,19 @@ CLI::Validator one_of(const std::vector<std::string>& choices) {
 }
 
 void check_run(const CLI::App& command, const std::filesystem::path& run) {
-  if (run.empty())
-    throw ConfigError(fmt::format(
-        "[{}] --run DIR is missing: a run, a checkpoint or a Hugging Face "
-        "folder",
-        command.get_name()));
+  if (!run.empty())
+    return;
+  std::string problem = fmt::format(
+      "[{}] --run DIR is missing: a run, a checkpoint or a Hugging Face folder",
+      command.get_name());
+  // A path without its option is taken for one of these.
+  if (const auto* overrides = command.get_option_no_throw("overrides")) {
+    for (const std::string& word : overrides->results()) {
+      if (word.find('=') == std::string::npos)
+        problem += fmt::format("; '{}' is no group.key=value", word);
+    }
+  }
+  throw ConfigError(problem);
 }
 
 void refuse_without(

@@ -98,6 +98,12 @@ TEST_F(EveryCommand, OlderSpellingsOfAModelStay) {
     EXPECT_EQ(run(arguments), 0) << arguments << "\n" << err();
   EXPECT_EQ(run("tail"), 2);
   EXPECT_THAT(err(), HasSubstr("[tail] --run DIR is missing"));
+  EXPECT_EQ(run("generate {D}/run training.seed=1 --prompt a"), 2);
+  EXPECT_THAT(
+      err(),
+      AllOf(
+          HasSubstr("[generate] --run DIR is missing"),
+          HasSubstr("/run' is no group.key=value")));
 }
 
 // One letter is doubled; the nearest name must be the right one.
