@@ -150,7 +150,7 @@ void add_create_config(CLI::App& app) {
       ->type_name("group.key=value");
   command->footer(
       "Example: brigade create-config --out_dir runs --exp_name test --tp 2 "
-      "--dp 2 --pp 2\n         --model_name HuggingFaceTB/SmolLM-135M --mbs 4 "
+      "--dp 2 --pp 2\n         --model_name HuggingFaceTB/SmolLM-1.7B --mbs 4 "
       "--seq_len 512\n\nThe names with _ are those of picotron's "
       "create_config.py.");
   command->callback([arguments] { create_config(*arguments); });

@@ -13,7 +13,8 @@ void add_doctor(CLI::App& app) {
   command->footer(
       "Example: brigade doctor --nproc 4\n\n"
       "Also under torchrun, mpirun and srun, over all their ranks. Exit code 0 "
-      "when\neverything is right, 1 otherwise.");
+      "when\neverything is right, 1 where something is wrong, 6 where FOLDER "
+      "cannot be\nwritten.");
   command->add_option("--nproc", arguments->nproc, "Ranks to start here")
       ->type_name("N")
       ->check(whole_number(1, 4096));
