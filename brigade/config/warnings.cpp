@@ -18,6 +18,44 @@ bool is_default(const LoadedConfig& loaded, std::string_view key) {
   });
 }
 
+// Of low-communication training: the steps that the run's result does not have.
+void warn_of_rounds(
+    const FragmentSchedule& rounds,
+    int64_t last,
+    std::vector<std::string>& warnings) {
+  const int64_t apart_steps = last - rounds.warmup_steps;
+  if (apart_steps <= 0) {
+    const int64_t left = steps_not_merged(rounds, last);
+    warnings.push_back(fmt::format(
+        "/distributed/local_warmup_steps = {} is not less than the run's {} "
+        "steps: the whole run is a warm-up{}",
+        rounds.warmup_steps,
+        last,
+        left == 0
+            ? ""
+            : fmt::format(
+                  ", and what the groups learn in its last {} steps does not "
+                  "reach the weights that are saved",
+                  left)));
+  } else if ((apart_steps - rounds.delay) % rounds.local_steps != 0) {
+    warnings.push_back(fmt::format(
+        "the number of the run's steps, {}{}{}, is no multiple of "
+        "/distributed/local_steps = {}: what the groups learn in the last {} "
+        "steps does not reach the weights that are saved",
+        last,
+        rounds.warmup_steps == 0
+            ? ""
+            : fmt::format(
+                  " less /distributed/local_warmup_steps = {}",
+                  rounds.warmup_steps),
+        rounds.delay == 0
+            ? ""
+            : fmt::format(" less /distributed/outer_delay = {}", rounds.delay),
+        rounds.local_steps,
+        steps_not_merged(rounds, last)));
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> find_warnings(const LoadedConfig& loaded) {
@@ -41,43 +79,8 @@ std::vector<std::string> find_warnings(const LoadedConfig& loaded) {
         "\"{}\", which has no end of its own: leave it out",
         to_string(*training.lr_end),
         to_string(training.lr.decay)));
-  const int64_t apart_steps = last - distributed.rounds.warmup_steps;
-  if (distributed.rounds.local_steps > 0 && apart_steps <= 0) {
-    const int64_t left = steps_not_merged(distributed.rounds, last);
-    warnings.push_back(fmt::format(
-        "/distributed/local_warmup_steps = {} is not less than the run's {} "
-        "steps: the whole run is a warm-up{}",
-        distributed.rounds.warmup_steps,
-        last,
-        left == 0
-            ? ""
-            : fmt::format(
-                  ", and what the groups learn in its last {} steps does not "
-                  "reach the weights that are saved",
-                  left)));
-  } else if (
-      distributed.rounds.local_steps > 0 &&
-      (apart_steps - distributed.rounds.delay) %
-              distributed.rounds.local_steps !=
-          0) {
-    warnings.push_back(fmt::format(
-        "the number of the run's steps, {}{}{}, is no multiple of "
-        "/distributed/local_steps = {}: what the groups learn in the last {} "
-        "steps does not reach the weights that are saved",
-        last,
-        distributed.rounds.warmup_steps == 0
-            ? ""
-            : fmt::format(
-                  " less /distributed/local_warmup_steps = {}",
-                  distributed.rounds.warmup_steps),
-        distributed.rounds.delay == 0
-            ? ""
-            : fmt::format(
-                  " less /distributed/outer_delay = {}",
-                  distributed.rounds.delay),
-        distributed.rounds.local_steps,
-        steps_not_merged(distributed.rounds, last)));
-  }
+  if (distributed.rounds.local_steps > 0)
+    warn_of_rounds(distributed.rounds, last, warnings);
   if (!config.model.decoder)
     return warnings;
   const DecoderConfig& decoder = *config.model.decoder;

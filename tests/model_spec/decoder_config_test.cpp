@@ -685,9 +685,8 @@ TEST(DecoderConfig, RefusesKeysThatDoNotFitGemma) {
           gemma3_1b(),
           {{"rope_scaling", linear(8)},
            {"rope_parameters", {{"full_attention", linear(4)}}}})),
-      ElementsAre(
-          "/model/rope_parameters/full_attention: conflicts with "
-          "rope_scaling"));
+      ElementsAre("/model/rope_parameters/full_attention: conflicts with "
+                  "rope_scaling"));
 }
 
 TEST(DecoderConfig, AConfigThatIsNoObjectIsNamedByItsPlace) {
