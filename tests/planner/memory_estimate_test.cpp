@@ -83,8 +83,9 @@ TEST(MemoryEstimate, KvHeadsThatRanksShareAreOnEachOfThem) {
     layout.dims.tp = tp;
     return on_one_rank(training, layout).weights;
   };
-  const auto copied = static_cast<double>(
-      2 * shape.layers * shape.hidden * shape.head_dim / 2);  // half a head
+  // Half a head of k and half a one of v.
+  const auto copied =
+      static_cast<double>(shape.layers * shape.hidden * shape.head_dim);
   EXPECT_EQ(weights(16) - weights(8) / 2, 2 * copied);
 }
 
@@ -98,7 +99,7 @@ TEST(MemoryEstimate, TeacherOutputsAreOnEveryRankOfAPipeline) {
   const auto before = StepEstimator(training).memory(layout);
   training.head.teacher_tokens = 32;
   const auto taught = StepEstimator(training).memory(layout);
-  const double tokens = 2 * 8192 / 2 * 8;  // of 8 micro-batches
+  const double tokens = 8192 * 8;  // of 8 micro-batches on a rank of cp
   EXPECT_EQ(teacher_bytes(training, layout), 12 * 32 * tokens);
   EXPECT_EQ(taught[0].activations - before[0].activations, 12 * 32 * tokens);
   // The last one also has masks of the logits.
