@@ -28,6 +28,7 @@ class NestedBackward {
       callback();
   }
 
+  // Whether run() is under way on this thread.
   static bool is_active() { return innermost_ != nullptr; }
 
   // Precondition: is_active(). For the end of the innermost nested backward.
