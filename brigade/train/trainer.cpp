@@ -24,11 +24,11 @@
 #include "brigade/train/peak_rate.h"
 #include "brigade/train/replica_check.h"
 #include "brigade/train/run_checkpoint.h"
-#include "brigade/train/run_record.h"
 #include "brigade/train/run_saver.h"
 #include "brigade/train/start_world.h"
 #include "brigade/train/straggler_watch.h"
 #include "brigade/train/train_step.h"
+#include "brigade/train/training_record.h"
 #include "brigade/train/wire_checkpoint.h"
 
 namespace brigade {
@@ -492,7 +492,7 @@ class Trainer {
   std::unique_ptr<StragglerWatch> stragglers_;
   double peak_flops_ = 1;  // of this rank
   std::unique_ptr<StepWatchdog> watchdog_;
-  RunRecord record_;
+  TrainingRecord record_;
   RunObserver& observer_;  // record_'s
 };
 

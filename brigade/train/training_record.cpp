@@ -1,4 +1,4 @@
-#include "brigade/train/run_record.h"
+#include "brigade/train/training_record.h"
 
 #include <fmt/format.h>
 
@@ -16,7 +16,7 @@
 
 namespace brigade {
 
-RunRecord::RunRecord(
+TrainingRecord::TrainingRecord(
     const TrainConfig& config,
     const LaunchEnvironment& environment,
     RunObserver* inner,
@@ -28,7 +28,7 @@ RunRecord::RunRecord(
       spikes_(config.training.loss_spike_limit),
       trace_(environment.rank) {}
 
-void RunRecord::open(
+void TrainingRecord::open(
     const std::string& run,
     int64_t step,
     const std::optional<std::filesystem::path>& checkpoint) {
@@ -57,7 +57,7 @@ void RunRecord::open(
 
 // What a loss is held against to be a spike: the steps before the checkpoint
 // that is continued, of this run folder or of the one that it lies in.
-void RunRecord::recall_losses(
+void TrainingRecord::recall_losses(
     int64_t step,
     const std::filesystem::path& checkpoint) {
   auto losses = read_losses(RunFolder{config_.logging.run_dir}.metrics(), step);
@@ -68,7 +68,7 @@ void RunRecord::recall_losses(
     spikes_.add(loss);
 }
 
-void RunRecord::add_step(const StepMetrics& metrics, int64_t last_step) {
+void TrainingRecord::add_step(const StepMetrics& metrics, int64_t last_step) {
   const LoggingConfig& logging = config_.logging;
   for (const std::string& message :
        idle_experts_.add(metrics.step, metrics.experts))
@@ -101,7 +101,7 @@ void RunRecord::add_step(const StepMetrics& metrics, int64_t last_step) {
   }
 }
 
-void RunRecord::keep(const std::function<void()>& write) {
+void TrainingRecord::keep(const std::function<void()>& write) {
   try {
     write();
   } catch (const StorageError& error) {
@@ -109,7 +109,7 @@ void RunRecord::keep(const std::function<void()>& write) {
   }
 }
 
-void RunRecord::throw_if_unwritten(Communicator& world, int64_t saved_step)
+void TrainingRecord::throw_if_unwritten(Communicator& world, int64_t saved_step)
     const {
   const auto texts = Agreement(world).texts(unwritten());
   for (size_t rank = 0; rank < texts.size(); ++rank) {
@@ -124,23 +124,23 @@ void RunRecord::throw_if_unwritten(Communicator& world, int64_t saved_step)
   }
 }
 
-bool RunRecord::is_traced(int64_t step) const {
+bool TrainingRecord::is_traced(int64_t step) const {
   const auto& steps = config_.logging.trace_steps;
   return steps && std::ranges::find(*steps, step) != steps->end();
 }
 
-std::optional<std::filesystem::path> RunRecord::trace_path() const {
+std::optional<std::filesystem::path> TrainingRecord::trace_path() const {
   if (trace_.empty())
     return std::nullopt;
   return RunFolder{config_.logging.run_dir}.trace(rank_);
 }
 
-void RunRecord::keep_trace(int64_t step) {
+void TrainingRecord::keep_trace(int64_t step) {
   if (is_traced(step))
     keep([&] { write_trace(); });
 }
 
-void RunRecord::write_trace() const {
+void TrainingRecord::write_trace() const {
   const auto path = RunFolder{config_.logging.run_dir}.trace(rank_);
   try {
     // Another machine's disk need not have the folder that rank 0 made.

@@ -26,12 +26,12 @@ namespace brigade {
 // On every rank; only the reporting one writes more than traces. A file that
 // cannot be written ends nothing by itself: the run goes on to where all ranks
 // save and stop.
-class RunRecord {
+class TrainingRecord {
  public:
   // `config` must outlive it; its run_dir is read from open() on. `inner` may
   // be null. `origins`: where the config's values that are not defaults come
   // from, by key.
-  RunRecord(
+  TrainingRecord(
       const TrainConfig& config,
       const LaunchEnvironment& environment,
       RunObserver* inner,
