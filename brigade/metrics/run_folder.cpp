@@ -230,6 +230,10 @@ void check_prometheus_file(const LoggingConfig& logging) {
   if (logging.prometheus_file.empty())
     return;
   const fs::path folder = fs::absolute(logging.prometheus_file).parent_path();
+  // The run's own folder may be there only once it starts.
+  if (fs::weakly_canonical(folder / "") ==
+      fs::weakly_canonical(fs::absolute(logging.run_dir) / ""))
+    return;
   if (!is_writable(folder))
     throw StorageError(fmt::format(
         "[run_folder] cannot write to '{}', which logging.prometheus_file "

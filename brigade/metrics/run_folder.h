@@ -48,7 +48,7 @@ void check_checkpoint_folder(
     uint64_t checkpoint_bytes);
 
 // Throws StorageError when logging.prometheus_file cannot be written to its
-// folder. That may be the run folder: make it before. Changes nothing.
+// folder. The run folder passes, which the run makes. Changes nothing.
 void check_prometheus_file(const LoggingConfig& logging);
 
 // Makes the folder and takes it for this process (files/folder_lock.h): two
