@@ -50,7 +50,7 @@ class PerParamGradSync : public GradSync {
       sum_of(i).copy_(grad);
     else if (is_users || !grad.defined())
       sum_of(i).zero_();
-    else if (!torch::equal(grad, sum_of(i).to(grad.scalar_type())))
+    else if (is_main_grad_ || !torch::equal(grad, sum_of(i).to(grad.dtype())))
       sum_of(i).copy_(grad);
     grad = is_main_grad_ ? sum_of(i) : torch::Tensor();
   }

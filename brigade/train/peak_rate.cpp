@@ -74,7 +74,7 @@ std::optional<double> known_rate(
   if (!known.contains(key) || !known[key].is_number())
     return std::nullopt;
   const auto rate = known[key].get<double>();
-  return rate > 1e6 && rate < 1e18 ? std::optional(rate) : std::nullopt;
+  return rate > 0 && rate < 1e18 ? std::optional(rate) : std::nullopt;
 }
 
 }  // namespace

@@ -670,7 +670,7 @@ TEST(Backwards, ReduceByParameterOnceTheyHaveReachedAllOrFail) {
       EXPECT_EQ(model->a.grad()[0].item<double>(), 1.5);
       EXPECT_EQ(model->b.grad()[0].item<double>(), 1.5);
     }
-    model->zero_grad();
+    model->zero_grad(/*set_to_none=*/true);
     model->a.sum().backward();
     EXPECT_THAT(
         message_of<UsageError>([&] { (model->b + model->a).sum().backward(); }),
